@@ -49,7 +49,7 @@ PAGE = Page(
         Finding(
             says="Learned codes speed up training by up to 17.8 % on a machine without NVLink.",
             source="takeaway 1, section 4.2, table 3",
-            sentence="With four tensor-parallel ranks over slow links a learned code gained {slow:.1f} % and "
+            ours="With four tensor-parallel ranks over slow links a learned code gained {slow:.1f} % and "
             "{carried:.1f} %, with the link tuned in two ways; {fused:.1f} % with the code fused into the weight.",
             values={
                 "slow": _gain("table-3/measured", method="A1", tp=4, link=SLOW),
@@ -66,7 +66,7 @@ PAGE = Page(
         Finding(
             says="Over NVLink compression does not pay: with four ranks a learned code loses 3 %.",
             source="section 4.2, tables 2 and 3",
-            sentence="Over fast links, with four ranks, a learned code changed the speed by {code:+.1f} %; the same code "
+            ours="Over fast links, with four ranks, a learned code changed the speed by {code:+.1f} %; the same code "
             "gained {slow:.1f} % over slow links.",
             values={
                 "code": _gain("table-3/measured", method="A1", tp=4, link=FAST),
@@ -81,7 +81,7 @@ PAGE = Page(
         Finding(
             says="Top-K, Random-K and quantisation gain at most 1 %, since encoding takes too long.",
             source="takeaway 1, section 4.2, table 4",
-            sentence="With encoding and decoding as dear beside the link as in table 4, Top-K (T1) changed the speed by "
+            ours="With encoding and decoding as dear beside the link as in table 4, Top-K (T1) changed the speed by "
             "{top:+.1f} %, 2-bit quantisation (Q1) by {bits:+.1f} % and Random-K (R1) by {drawn:+.1f} %. With codecs "
             "of today over the same link T1 changed it by {top_today:+.1f} %, Q1 by {bits_today:+.1f} % and a learned "
             "code (A1) by {code:+.1f} %.",
@@ -105,7 +105,7 @@ PAGE = Page(
         Finding(
             says="Learned codes and quantisation keep accuracy within 3 points in fine-tuning; Top-K does not.",
             source="takeaway 2, section 4.3, table 5",
-            sentence="On SST-2, a learned code (A1) lost {code:.1f} points, 4 bits (Q2) {bits:.1f} and Top-K (T1) "
+            ours="On SST-2, a learned code (A1) lost {code:.1f} points, 4 bits (Q2) {bits:.1f} and Top-K (T1) "
             "{top:.1f}; on STS-B, the code lost {code_stsb:.1f} and Top-K {top_stsb:.1f}.",
             values={
                 "code": _points("sst2", "A1"),
@@ -124,7 +124,7 @@ PAGE = Page(
         Finding(
             says="In pre-training a learned code gains 16 % and Top-K 7 %.",
             source="takeaways 3 and 4, section 4.4, table 6",
-            sentence="The cost model of the paper's machines predicts {code:.1f} % for a learned code (A2) and "
+            ours="The cost model of the paper's machines predicts {code:.1f} % for a learned code (A2) and "
             "{top:.1f} % for Top-K (T1) with TP 4, PP 4. On sixteen ranks that share two cores, the code changed the "
             "speed by {measured:+.1f} %.",
             values={
@@ -142,7 +142,7 @@ PAGE = Page(
         Finding(
             says="Early layers are more sensitive: compressing the first layers harms accuracy most.",
             source="takeaway 7, section 4.5, figure 4b",
-            sentence="Compressing the first two of six layers cost {first:.1f} points of CoLA, the last two {last:.1f}.",
+            ours="Compressing the first two of six layers cost {first:.1f} points of CoLA, the last two {last:.1f}.",
             values={"first": _lost(0), "last": _lost(1)},
             claims=(
                 "fig-4b/measured: cola: takeaway 7, compressing the first layers harms more than compressing the last",

@@ -53,7 +53,7 @@ PAGE = Page(
         Finding(
             says="On GPUs joined by PCIe ATP trains 37 to 64 % faster than Megatron-LM.",
             source="abstract, section 5.1",
-            sentence="Simulated, {small:.3f} (model M2) to {large:.3f} (M4) times as fast, with the text's calibrated "
+            ours="Simulated, {small:.3f} (model M2) to {large:.3f} (M4) times as fast, with the text's calibrated "
             "bandwidths times 0.448, which table 3's rates need; with the bandwidths as printed {least:.2f} to "
             "{most:.2f}. "
             "Measured on eight real ranks in two halves, at table 3's share of communication, {measured:.2f} times.",
@@ -73,7 +73,7 @@ PAGE = Page(
         Finding(
             says="The communication of ATP falls with the number of devices.",
             source="abstract, section 5.4",
-            sentence="By section 5.4's formula it rises up to 8 devices and then falls, from {eight:.2f} to {many:.2f} at "
+            ours="By section 5.4's formula it rises up to 8 devices and then falls, from {eight:.2f} to {many:.2f} at "
             "128. Equation 3 divides a bandwidth that section 5.4 does not; with it communication rises to "
             "{divided:.2f}.",
             values={
@@ -90,7 +90,7 @@ PAGE = Page(
         Finding(
             says="Chunks of the batch hide communication: 16 to 21 % on InfiniBand, 1 to 3 % inside a node.",
             source="section 5.2",
-            sentence="Simulated with ideal overlap in the forward pass, where section 4.2 has chunks, the median gain "
+            ours="Simulated with ideal overlap in the forward pass, where section 4.2 has chunks, the median gain "
             "inside a node is {inside:.3f} times ({printed:.3f} in table 3), and two chunks gain {nv:.2f} for M3 on "
             "IC2. On InfiniBand (IC4) four chunks gain {ib:.2f} times for M3; with chunks in both passes {both:.2f}, "
             "and {all:.2f} if all computation is hidden.",
@@ -112,7 +112,7 @@ PAGE = Page(
         Finding(
             says="A hierarchical communication matrix finds the best mesh.",
             source="abstract, section 3.5",
-            sentence="On ten random topologies of eight real ranks, equations 2 to 4 choose the fastest strategy, or one "
+            ours="On ten random topologies of eight real ranks, equations 2 to 4 choose the fastest strategy, or one "
             "within its interval, {paper:.0f} times, and the search with start-ups {exact:.0f} times.",
             values={"paper": _hits("equations 2 to 4"), "exact": _hits("with start-ups")},
             claims=(

@@ -57,7 +57,7 @@ PAGE = Page(
             says="Cupcake trains up to 2.03 times as fast as without compression, and up to 1.79 times as fast as "
             "layer-wise compression.",
             source="section 5.1",
-            sentence="Simulated on 64 GPUs, up to {plain:.2f} times as fast as FP32 and {each:.2f} times as fast as "
+            ours="Simulated on 64 GPUs, up to {plain:.2f} times as fast as FP32 and {each:.2f} times as fast as "
             "HiPress; on the server ResNet50 gains {server:.2f}. FP16, which the paper leaves out, is faster than "
             "Cupcake with {half_server:.0f} of {cells:.0f} pairs of model and codec on the server and with "
             "{half:.0f} on 64 GPUs, and FP32 fused best with {fused:.0f} on 64 GPUs.",
@@ -79,7 +79,7 @@ PAGE = Page(
         Finding(
             says="The optimal fusion is up to 1.12 times as fast as buckets and 1.18 times as fast as an even split.",
             source="section 5.4.3",
-            sentence="Simulated on the server with DGC, at most {buckets:.3f} and {even:.3f} times; over "
+            ours="Simulated on the server with DGC, at most {buckets:.3f} and {even:.3f} times; over "
             "DistributedDataParallel's own buckets {ddp:.3f} times.",
             values={
                 "buckets": Value(item="fig-5-9/simulated", quantity="largest_gain", where={"over": "Bucket fusion"}),
@@ -95,7 +95,7 @@ PAGE = Page(
         Finding(
             says="A search with two prunings finds the optimal fusion in seconds.",
             source="sections 5.3.2 and 5.4.3, theorem 5.1",
-            sentence="Dynamic programming finds the same optimum of ResNet101's 314 tensors in {fast:.2f} ms, and in "
+            ours="Dynamic programming finds the same optimum of ResNet101's 314 tensors in {fast:.2f} ms, and in "
             "{flat:.0f} ms with flat times and decoding; algorithm 5.1 takes {search:.2f} s, and for BERT-base it had "
             "not ended after {bert:.0f} s. As printed it missed {printed:.0f} of {problems:.0f} random problems: it "
             "never considers one group of all tensors.",
@@ -116,7 +116,7 @@ PAGE = Page(
         Finding(
             says="The paper does not ask how much fusion still gains on the machines of today.",
             source="beyond the paper",
-            sentence="On 8 machines of 8 H100, over DistributedDataParallel's buckets: at most {plain:.2f} times as fast "
+            ours="On 8 machines of 8 H100, over DistributedDataParallel's buckets: at most {plain:.2f} times as fast "
             "without compression, {dgc:.2f} with DGC and {sign:.2f} with EFSignSGD.",
             values={"plain": _left("FP32"), "dgc": _left("dgc"), "sign": _left("efsignsgd")},
             claims=(

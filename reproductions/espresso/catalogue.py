@@ -47,7 +47,7 @@ PAGE = Page(
         Finding(
             says="Espresso trains up to 269 % faster than without compression and up to 77 % faster than HiPress.",
             source="section 4.8.4",
-            sentence="Simulated on 64 GPUs, VGG16 trains {vgg:.2f} times as fast as without compression, and LSTM "
+            ours="Simulated on 64 GPUs, VGG16 trains {vgg:.2f} times as fast as without compression, and LSTM "
             "{lstm:.2f} times as fast as with HiPress. Over sending FP16, which the paper leaves out, BERT-base gains "
             "{half:.2f} times. On 8 machines of 8 H100 compression pays below {pays:.0f} Gbit/s for BERT-base and "
             "below {less:.0f} for ResNet101.",
@@ -67,7 +67,7 @@ PAGE = Page(
         Finding(
             says="Its strategies are less than 10 % below the upper bound.",
             source="section 4.8.5, figure 4.14",
-            sentence="Simulated on 64 GPUs with all models and codecs, up to {nvlink:.0f} % below it with NVLink, and up "
+            ours="Simulated on 64 GPUs with all models and codecs, up to {nvlink:.0f} % below it with NVLink, and up "
             "to {pcie:.0f} % with PCIe. On small jobs algorithm 4.1 is up to {above:.0f} % above the optimum.",
             values={
                 "nvlink": Value(
@@ -90,7 +90,7 @@ PAGE = Page(
         Finding(
             says="A tensor has 4,341 ways to be compressed and synchronised.",
             source="section 4.7.1",
-            sentence="Built from the rules, the decision tree has {count:,.0f} paths.",
+            ours="Built from the rules, the decision tree has {count:,.0f} paths.",
             values={"count": Value(item="table-4-3/counted", quantity="options", where={"part": "tree"})},
             claims=("table-4-3/counted: A tensor has 4,341 options",),
             means="Most of these ways are never the best: the search looks at a few dozen.",

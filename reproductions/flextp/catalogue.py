@@ -58,7 +58,7 @@ PAGE = Page(
         Finding(
             says="With equal ranks, dropping columns improves efficiency by 18.5 % with negligible accuracy loss.",
             source="section I, contributions",
-            sentence="With half of the columns dropped on every rank, an epoch was {saved:.1f} % shorter, but accuracy "
+            ours="With half of the columns dropped on every rank, an epoch was {saved:.1f} % shorter, but accuracy "
             "fell by {lost:.1f} points, from {plain:.1f} to {left:.1f} %.",
             values={
                 "saved": _half("fig-5b/measured", "epoch_saved"),
@@ -77,7 +77,7 @@ PAGE = Page(
             says="With a straggler, SEMI improves efficiency by 77.6 % with negligible accuracy loss, and is faster "
             "than migration alone.",
             source="section I, contributions; figure 10, section V-C",
-            sentence="Beside one straggler of χ = 8, SEMI migrated {migrated:.0f} % and dropped {dropped:.0f} % of the "
+            ours="Beside one straggler of χ = 8, SEMI migrated {migrated:.0f} % and dropped {dropped:.0f} % of the "
             "products; it cut an epoch by {semi:.1f} % and lost {lost:.1f} points. Migration alone cut it by "
             "{mig:.1f} %, our refined plan by {refined:.1f} %. Simulated on the paper's machine, SEMI cut it by "
             "{simulated:.1f} %, and one of ViT-3B by {of_3b:.1f} %; the text names no model.",
@@ -107,7 +107,7 @@ PAGE = Page(
             says="A straggler that drops by priority (ZERO-Pri) catches up: training is up to 3.5 times as fast, at a "
             "loss of 1.3 %.",
             source="section V-B, text to figure 9; χ = 8 is assumed",
-            sentence="At χ = 8 training was {speedup:.1f} times as fast; a training whose plan follows the paper's "
+            ours="At χ = 8 training was {speedup:.1f} times as fast; a training whose plan follows the paper's "
             "machine lost {lost:.1f} points.",
             values={
                 "speedup": _at_8("fig-9b/measured", "speedup", "ZERO-Pri"),
@@ -123,7 +123,7 @@ PAGE = Page(
         Finding(
             says="Choosing columns by priority narrows the loss of random choice by up to 18 %, at nearly no time.",
             source="section V-B, text to figures 5 and 6",
-            sentence="With half of the columns dropped, priority lost {pri:.1f} points and random choice {rd:.1f}; three "
+            ours="With half of the columns dropped, priority lost {pri:.1f} points and random choice {rd:.1f}; three "
             "seeds do not separate them at any ratio. The choice changed an epoch by {time:+.1f} %.",
             values={
                 "pri": _half("fig-5a/measured", "accuracy_loss", reading="points"),
@@ -147,7 +147,7 @@ PAGE = Page(
         Finding(
             says="Migration loses no accuracy, and broadcast-reduce migrates faster than scatter-gather.",
             source="section IV-A; table I, section V-C",
-            sentence="Migration changed accuracy by {lost:+.2f} points. One rank that migrates all of its columns "
+            ours="Migration changed accuracy by {lost:+.2f} points. One rank that migrates all of its columns "
             "lengthened an epoch from {none:.0f} s to {broadcast:.0f} s by broadcast-reduce and to {scatter:.0f} s by "
             "scatter-gather, where the paper has 373, 500 and 963 s.",
             values={
@@ -171,7 +171,7 @@ PAGE = Page(
         Finding(
             says="With several stragglers, Eq. 3 roughly finds the best number of ranks that migrate.",
             source="figure 11, section V-C",
-            sentence="With four stragglers, the division of Eq. 3 was {measured:.1f} % slower than the fastest; simulated "
+            ours="With four stragglers, the division of Eq. 3 was {measured:.1f} % slower than the fastest; simulated "
             "on the paper's machine, {simulated:.1f} %. With no rank that migrates, most is dropped.",
             values={
                 "measured": Value(

@@ -71,7 +71,7 @@ PAGE = Page(
         Finding(
             says="A checkpoint in every iteration makes iterations no longer.",
             source="section 6.7.2, figure 6.7",
-            sentence="Iterations of 2 s became {slept:.1f} % longer (with torch's async_save to files {saved:.1f} %) "
+            ours="Iterations of 2 s became {slept:.1f} % longer (with torch's async_save to files {saved:.1f} %) "
             "where an accelerator computes. Where the same processors checkpoint and train, iterations of "
             "{busy_s:.1f} s became {busy:.1f} % longer. Simulated on the paper's p3dn machines, they become no longer, "
             "and if copies are waited for, {waiting:.1f} % longer with copies at the network's nominal 100 Gbit/s, "
@@ -102,7 +102,7 @@ PAGE = Page(
         Finding(
             says="Checkpoints and retrieval take up to 250 times less time than with remote storage.",
             source="abstract of the chapter; section 6.7.2, figure 6.11",
-            sentence="Simulated on the paper's machines, {simulated:.0f} times at 400 Gbit/s, four times the 65 at 100 "
+            ours="Simulated on the paper's machines, {simulated:.0f} times at 400 Gbit/s, four times the 65 at 100 "
             "Gbit/s that the model is fitted to. Measured with a thousandth of the paper's rates and 4 machines, "
             "{measured:.0f} times, where the rates alone give 80.",
             values={
@@ -126,7 +126,7 @@ PAGE = Page(
         Finding(
             says="With two of sixteen machines lost, 93.3 % of cases recover from memory; with three, 80.0 %.",
             source="section 6.7.2, figure 6.9",
-            sentence="Counted exactly, {two:.1f} % and {three:.1f} %. A ring of replicas recovers 21.4 % less often with "
+            ours="Counted exactly, {two:.1f} % and {three:.1f} %. A ring of replicas recovers 21.4 % less often with "
             "three lost, not 25 %: the figure shows its bound.",
             values={"two": _recovers(2), "three": _recovers(3)},
             claims=(
@@ -140,7 +140,7 @@ PAGE = Page(
         Finding(
             says="Training resumes from memory after software and hardware failures, in 7 and 12 minutes.",
             source="section 6.7.3, figure 6.14",
-            sentence="After a real kill training went on in {software:.1f} s, and in {hardware:.1f} s where a machine was "
+            ours="After a real kill training went on in {software:.1f} s, and in {hardware:.1f} s where a machine was "
             "lost, with the bits of an undisturbed training; simulated with the paper's parts, {software_min:.0f} and "
             "{hardware_min:.0f} minutes.",
             values={
@@ -159,7 +159,7 @@ PAGE = Page(
         Finding(
             says="Gemini recovers 13 times faster than the best storage-based checkpointing.",
             source="section 6.7.2, figure 6.10",
-            sentence="Where one machine is replaced, {eight:.1f} times: with the printed 20 Gbit/s of storage HighFreq's "
+            ours="Where one machine is replaced, {eight:.1f} times: with the printed 20 Gbit/s of storage HighFreq's "
             "formula gives eight iterations. With the nine that section 6.7.3 says, {nine:.1f} times.",
             values={"eight": _times("HighFreq, every 8 iterations"), "nine": _times("HighFreq")},
             claims=("fig-6-10/simulated: HighFreq wastes more than 13 times as much as Gemini from memory",),
@@ -168,7 +168,7 @@ PAGE = Page(
         Finding(
             says="With 1,000 machines 91 % of the time is training, 54 % more than with frequent checkpoints.",
             source="section 6.7.3, figure 6.15b",
-            sentence="With the cost of one failure times the failures of a day, {added:.0f} % are left with Gemini, "
+            ours="With the cost of one failure times the failures of a day, {added:.0f} % are left with Gemini, "
             "{gain:.0f} % more than with checkpoints every nine iterations. Simulated failure by failure, "
             "{gemini:.0f} % and {highfreq:.0f} %: {simulated:.0f} % more.",
             values={

@@ -59,7 +59,7 @@ PAGE = Page(
         Finding(
             says="SDPipe is up to 4.3 times as fast as All-Reduce and 2.8 times as fast as AD-PSGD.",
             source="section 5.2, figure 4",
-            sentence="Simulated with the delays of the text, up to {all:.1f} and {pairs:.1f} times; with two delays a "
+            ours="Simulated with the delays of the text, up to {all:.1f} and {pairs:.1f} times; with two delays a "
             "mini-batch, as in the release, {twice:.1f} and {twice_pairs:.1f}. Measured on 4 x 4 real ranks with a "
             "delay in one of ten iterations (delays B), a small ResNet trains {resnet:.2f} times and a small BERT "
             "{bert:.2f} times as fast as with All-Reduce.",
@@ -84,7 +84,7 @@ PAGE = Page(
             says="To the same loss All-Reduce and AD-PSGD take about 1.5 times as long as SDPipe; on BERT HetPipe 1.6 "
             "times, and it and AD-PSGD even longer than All-Reduce.",
             source="section 5.3, figure 5",
-            sentence="With delays B (losses measured on virtual ranks, seconds simulated): until a ResNet classifies 55 % "
+            ours="With delays B (losses measured on virtual ranks, seconds simulated): until a ResNet classifies 55 % "
             "of CIFAR-10's test images, All-Reduce takes {to_55:.2f} and AD-PSGD {pairs_to_55:.2f} times as long as "
             "SDPipe; it ends at {all:.1f} % with All-Reduce and {sdpipe:.1f} % with SDPipe. A GPT-2 ends at a test "
             "loss of {words:.2f} with All-Reduce and {words_sdpipe:.2f} with SDPipe, {words_flush:.2f} if SDPipe "
@@ -113,7 +113,7 @@ PAGE = Page(
         Finding(
             says="Its speedup over a parameter server grows from 16 to 64 workers.",
             source="section 5.4, figure 6",
-            sentence="Simulated with delays B, ResNet-50 trains {few:.1f} times as fast as with HetPipe on 16 workers and "
+            ours="Simulated with delays B, ResNet-50 trains {few:.1f} times as fast as with HetPipe on 16 workers and "
             "{many:.1f} times on 64; the rate of HetPipe's one server is calibrated. Measured on 4 x 4 real ranks with "
             "links as slow as the paper's beside an iteration, a small BERT trains {links:.1f} times as fast as with "
             "HetPipe that pushes each mini-batch, and {rare:.2f} times with a push in ten, as in the release.",
@@ -137,7 +137,7 @@ PAGE = Page(
         Finding(
             says="Waiting for certain workers can deadlock; it cannot if only one stage waits at a time.",
             source="section 3.4, figure 3",
-            sentence="The state machine deadlocks on {without:.0f} workers without the rule and on {rule:.0f} with it.",
+            ours="The state machine deadlocks on {without:.0f} workers without the rule and on {rule:.0f} with it.",
             values={
                 "without": Value(item="fig-3/counted", quantity="blocked_workers", where={"rule": "without the rule"}),
                 "rule": Value(item="fig-3/counted", quantity="blocked_workers", where={"rule": "with the rule"}),
@@ -152,7 +152,7 @@ PAGE = Page(
         Finding(
             says="Training converges under theorem 1's condition on the learning rate.",
             source="section 3.3, theorem 1",
-            sentence="With groups of at least two of four workers the condition admits learning rates up to {rate:.0e}, "
+            ours="With groups of at least two of four workers the condition admits learning rates up to {rate:.0e}, "
             "with groups of one worker none.",
             values={
                 "rate": Value(item="theorem-1/counted", quantity="learning_rate", where={"num_pipelines": 4, "n1": 2})

@@ -56,7 +56,7 @@ PAGE = Page(
         Finding(
             says="Zen synchronises sparse gradients up to 6.77 times as fast as AllReduce.",
             source="section 3.4.2, figure 3.13",
-            sentence="Simulated on 16 machines of 8 GPUs from rows of real batches: LSTM {lstm:.2f}, DeepFM {deepfm:.2f}, "
+            ours="Simulated on 16 machines of 8 GPUs from rows of real batches: LSTM {lstm:.2f}, DeepFM {deepfm:.2f}, "
             "NMT {nmt:.2f}, BERT {bert:.2f} times as fast. For the LSTM two differences cancel: with an index for each "
             "value {coo:.2f} (4.97 in the paper), and the hash bitmap adds {bitmap:.0%} (36 %).",
             values={model.lower(): _speedup(model) for model in ("LSTM", "DeepFM", "NMT", "BERT")}
@@ -76,7 +76,7 @@ PAGE = Page(
         Finding(
             says="Balanced Parallelism is the optimal scheme when gradients overlap.",
             source="theorem 3.1",
-            sentence="Of all fifteen schemes it sends the least with 16 ranks and the LSTM's rows. With 4 ranks it sends "
+            ours="Of all fifteen schemes it sends the least with 16 ranks and the LSTM's rows. With 4 ranks it sends "
             "{few:.1%} more than the best scheme, SparCML's.",
             values={"few": _behind("partial", 4)},
             claims=("table-3-2/counted: With partial overlap Balanced Parallelism is best",),
@@ -85,7 +85,7 @@ PAGE = Page(
         Finding(
             says="Hashing keeps the load of servers within 1.1 of even, whatever the number of machines.",
             source="section 3.4.3, figure 3.15",
-            sentence="For a small DeepFM with 128 ranks, hashing single values puts {values:.2f}, hashing whole rows "
+            ours="For a small DeepFM with 128 ranks, hashing single values puts {values:.2f}, hashing whole rows "
             "{rows:.2f} and equal ranges {ranges:.1f} times the mean load on the fullest server.",
             values={
                 "values": _imbalance("Zen", 128),
@@ -98,7 +98,7 @@ PAGE = Page(
         Finding(
             says="A single hash function loses 9 % of DeepFM's gradients with 2|G| slots.",
             source="section 3.4.2",
-            sentence="At DeepFM's density of 2.8 % it loses {two:.2%}, and with 8|G| slots {eight:.2%}.",
+            ours="At DeepFM's density of 2.8 % it loses {two:.2%}, and with 8|G| slots {eight:.2%}.",
             values={"two": _lost(0.028, 2), "eight": _lost(0.028, 8)},
             claims=("fig-3-8b/counted: DeepFM loses around 9 % with 2|G| slots",),
             means="Hierarchical hashing loses nothing, and needs two slots for each non-zero value.",

@@ -111,7 +111,7 @@ PAGE = """
 from workbench.reproduction import Finding, Page, Value
 
 PAGE = Page(scale="Two toy methods.", picture="table-1/counted", findings=(
-    Finding(says="A1 halves the bytes.", source="abstract", sentence="A1 sent {sent:.1f} MB.", means="Use A1.",
+    Finding(says="A1 halves the bytes.", source="abstract", ours="A1 sent {sent:.1f} MB.", means="Use A1.",
             values={"sent": Value(item="table-1/counted", quantity="bytes", where={"method": "A1"}, times=1e-6)},
             claims=("table-1/counted: A1 sends half", "table-1/counted: A1 sends least")),
 ))

@@ -92,7 +92,7 @@ class Finding:
 
     says: str  # the paper's statement in our words
     source: str  # its place in the paper
-    sentence: str  # our result, with a placeholder such as {gain:.1f} for each of `values`
+    ours: str  # our result, with a placeholder such as {gain:.1f} for each of `values`
     values: Mapping[str, Value] = field(default_factory=dict)
     claims: Sequence[str] = ()  # claims that decide the mark, each as "table-2/measured: name of the claim"
     means: str = ""  # advice for users of the technique
@@ -127,8 +127,8 @@ class Use:
     @property
     def findings(self) -> tuple[Finding, Finding]:
         """What it gains, and what it loses."""
-        gain = Finding(says=self.when, source="", sentence=self.gain, values=self.values, means=self.avoid)
-        return gain, Finding(says="", source="", sentence=self.lost, values=self.lost_values)
+        gain = Finding(says=self.when, source="", ours=self.gain, values=self.values, means=self.avoid)
+        return gain, Finding(says="", source="", ours=self.lost, values=self.lost_values)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

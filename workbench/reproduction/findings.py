@@ -230,7 +230,7 @@ def _found(finding: Finding, runs: Mapping[str, BestRun]) -> Found:
     return Found(
         says=finding.says,
         source=finding.source,
-        sentence="" if missing else finding.sentence.format(**numbers),
+        sentence="" if missing else finding.ours.format(**numbers),
         missing=missing,
         mark=_mark([verdict.verdict for _, verdict in claims]),
         evidence=tuple((kind, tuple(of_kind)) for kind, of_kind in tags.items()),
