@@ -139,7 +139,7 @@ def test_a_class_of_a_cell_is_pickled_by_its_name_on_the_ranks_and_the_newest_de
 
 
 def test_no_process_is_left_when_the_kernel_is_killed(notebook):
-    everyone = family(notebook.manager.provisioner.pid)
-    assert len(everyone) == 7  # tether, its guard, kernel, the guard of the ranks, fork server, two ranks
+    # Tether, its guard, kernel, the guard of the ranks, fork server, two ranks, which may be starting.
+    everyone = wait_for(lambda: len(pids := family(notebook.manager.provisioner.pid)) == 7 and pids)
     os.kill(everyone[2], 9)
     assert_all_dead_within(everyone, 20.0)
