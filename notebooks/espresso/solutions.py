@@ -9,9 +9,9 @@ def sent_bytes(num_gpus, tensor_bytes, ratio):
 
 def spans(ready, option, free):
     """Begin each operation when the one before it has ended and its resource is free."""
-    found, ended = [], ready
+    scheduled, ended = [], ready
     for resource, slots in option:
         start = max(ended, free[resource])
         ended = start + slots
-        found.append((start, ended))
-    return found
+        scheduled.append((start, ended))
+    return scheduled

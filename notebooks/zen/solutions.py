@@ -17,6 +17,6 @@ def push(indices, values, servers, size, exchange):
     """Send each server its own indices, and add what arrives; a rank without indices sends empty messages."""
     is_own = [servers == server for server in range(dist.get_world_size())]
     sums = torch.zeros(size)
-    for arrived, added in exchange([(indices[own], values[own]) for own in is_own]):
+    for arrived, added in exchange([(indices[mask], values[mask]) for mask in is_own]):
         sums[arrived] += added
     return sums
