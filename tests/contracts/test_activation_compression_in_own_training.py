@@ -138,7 +138,7 @@ def assert_same_errors(compression, hooks):
 @works(NAME, Feature.GRADIENT_SCALING, note="The remembered error is one of activations: no loss scale enters it.")
 @pytest.mark.parametrize("codec", WITH_STATE)
 def test_a_changing_scale_of_the_loss_changes_nothing(codec):
-    (scaled, ours), (plain, theirs) = (with_codecs(CODECS[codec]()) for _ in range(2))
+    (scaled, compression), (plain, expected) = (with_codecs(CODECS[codec]()) for _ in range(2))
     optimizer = sgd(scaled)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=1, backoff_factor=0.25)
     for x in batches(4):
@@ -148,7 +148,7 @@ def test_a_changing_scale_of_the_loss_changes_nothing(codec):
         scaler.update()
     assert scaler.get_scale() == 1024.0 * 2**4
     assert_same_bits(plain_state(scaled), trained(plain, batches(4)))
-    assert_same_bits([c.state_dict() for c in ours.codecs], [c.state_dict() for c in theirs.codecs])
+    assert_same_bits([c.state_dict() for c in compression.codecs], [c.state_dict() for c in expected.codecs])
 
 
 @works(NAME, Feature.NOT_FINITE)
@@ -180,14 +180,14 @@ def test_an_activation_that_is_not_finite_makes_the_loss_not_finite_and_the_scal
     [([], {"most": 0.01}), (SITES[:1], {"most": 0.01}), (SITES, {"most": 0.01}), ([], {"narrow": True})],
 )
 def test_frozen_layers_clipped_gradients_and_autocast_are_those_of_the_definition(frozen, how):
-    found, xs = [], batches(40)
-    for model, own in (with_codecs(), with_definition()):
+    outcomes, xs = [], batches(40)
+    for model, codecs in (with_codecs(), with_definition()):
         for name in frozen:
             model.get_submodule(name).requires_grad_(False)
         loss = functools.partial(lambda model, step: model(xs[step]).square().mean(), model)
-        found.append(all_of(Guest(model, loss, state=plain_state), **how))
-        found[-1].append([one.error for one in getattr(own, "codecs", own)])
-    assert_same_bits(*found)
+        outcomes.append(all_of(Guest(model, loss, state=plain_state), **how))
+        outcomes[-1].append([codec.error for codec in getattr(codecs, "codecs", codecs)])
+    assert_same_bits(*outcomes)
 
 
 @works(NAME, Feature.BF16)
@@ -252,7 +252,7 @@ def test_a_resumed_training_has_the_bits_of_an_uninterrupted_one(codec):
 )
 @pytest.mark.parametrize("codec", WITH_STATE)
 def test_gradient_checkpointing_of_a_transformer_changes_no_bit(codec):
-    found = []
+    outcomes = []
     for reentrant in (None, False, True):
         model = gpt2()
         compression = compress(model, CODECS[codec](), layers=2)
@@ -261,8 +261,8 @@ def test_gradient_checkpointing_of_a_transformer_changes_no_bit(codec):
         for _ in range(2):
             model(IDS, labels=IDS).loss.backward()
         gradients = [p.grad for p in model.parameters()]
-        found.append((gradients, [codec.state_dict() for codec in compression.codecs]))
-    assert_same_bits(found[1:], [found[0]] * 2)
+        outcomes.append((gradients, [codec.state_dict() for codec in compression.codecs]))
+    assert_same_bits(outcomes[1:], [outcomes[0]] * 2)
 
 
 def in_place(model, modules):
@@ -294,10 +294,10 @@ def test_compiled_models_follow_compress_and_remove(way):
         assert_same_bits(run(x), eager(x))
     compression, hooks = compress(model, ErrorFeedback(TopK(SHARE)), layers=layers), hooked(eager, SITES)
     for x in batches(4):
-        for one, forward in ((model, run), (eager, eager)):
-            one.zero_grad()
+        for module, forward in ((model, run), (eager, eager)):
+            module.zero_grad()
             forward(x).square().mean().backward()
-        gradients = [[p.grad for p in one.parameters()] for one in (model, eager)]
+        gradients = [[p.grad for p in module.parameters()] for module in (model, eager)]
         torch.testing.assert_close(*gradients)
         torch.testing.assert_close([codec.error for codec in compression.codecs], [hook.error for hook in hooks])
     assert compression.report().sent_bytes["all"] == 2 * 8 * WIDTH * SHARE * (4 + 8)
@@ -310,11 +310,11 @@ def test_compiled_models_follow_compress_and_remove(way):
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 @pytest.mark.parametrize("codec", ["AutoEncoder", "ErrorFeedback of RandomK"])  # summed, or gathered with a state
 def test_compiled_codecs_remember_and_draw_as_without_a_compiler(codec):
-    (model, ours), (plain, theirs) = (with_codecs(CODECS[codec]()) for _ in range(2))
+    (model, compression), (plain, eager) = (with_codecs(CODECS[codec]()) for _ in range(2))
     compiled = torch.compile(model, backend="aot_eager")
     expected = trained(plain, batches(4))
     torch.testing.assert_close(trained(model, batches(4), forward=compiled), expected)
-    torch.testing.assert_close([c.state_dict() for c in ours.codecs], [c.state_dict() for c in theirs.codecs])
+    torch.testing.assert_close([c.state_dict() for c in compression.codecs], [c.state_dict() for c in eager.codecs])
 
 
 # Transformers
@@ -366,7 +366,7 @@ def test_transformers_with_tied_weights_follow_the_definition(name):
 @pytest.mark.parametrize("compresses_first", [True, False])
 def test_lora_trains_as_with_the_definition(compresses_first):
     config = LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True, init_lora_weights=False)
-    layers, found = ["transformer.h.0", "transformer.h.1"], []
+    layers, outcomes = ["transformer.h.0", "transformer.h.1"], []
     for compressed in (True, False):
         model = gpt2()
         if compressed and compresses_first:
@@ -378,8 +378,8 @@ def test_lora_trains_as_with_the_definition(compresses_first):
             hooked(model, inner)
         elif not compresses_first:
             compress(model, ErrorFeedback(TopK(SHARE)), layers=inner)
-        found.append(losses_and_gradients(model))
-    assert_same_bits(*found)
+        outcomes.append(losses_and_gradients(model))
+    assert_same_bits(*outcomes)
 
 
 @SILENT
@@ -419,10 +419,10 @@ def beside_ddp(case):
     (model, compression), (plain, hooks) = with_codecs(), with_definition()
     unused = case == "unused"
     wrapped = DistributedDataParallel(model, broadcast_buffers=case == "buffers", find_unused_parameters=unused)
-    optimizers = [torch.optim.SGD(one.parameters(), lr=0.1) for one in (model, plain)]
+    optimizers = [torch.optim.SGD(module.parameters(), lr=0.1) for module in (model, plain)]
     for number, x in enumerate(steps_of_rank()):
-        for one in (model, plain):
-            one.uses_second = not unused or number % 2 == 0
+        for module in (model, plain):
+            module.uses_second = not unused or number % 2 == 0
         if case == "buffers" and number:
             for buffer in plain.buffers():
                 dist.broadcast(buffer, 0)
@@ -450,17 +450,17 @@ def test_ddp_trains_as_the_definition_says_and_each_rank_keeps_its_own_error(poo
 def uneven():
     (model, compression), (plain, hooks) = with_codecs(), with_definition()
     wrapped = DistributedDataParallel(model, broadcast_buffers=False)
-    optimizers = [torch.optim.SGD(one.parameters(), lr=0.1) for one in (model, plain)]
-    own = steps_of_rank(4)[: 2 + dist.get_rank()]
+    optimizers = [torch.optim.SGD(module.parameters(), lr=0.1) for module in (model, plain)]
+    xs = steps_of_rank(4)[: 2 + dist.get_rank()]
     with Join([wrapped]):
-        for x in own:
+        for x in xs:
             optimizers[0].zero_grad()
             wrapped(x).square().mean().backward()
             optimizers[0].step()
     for number in range(3):
         optimizers[1].zero_grad()
-        if number < len(own):
-            plain(own[number]).square().mean().backward()
+        if number < len(xs):
+            plain(xs[number]).square().mean().backward()
         averaged_gradients_(plain)
         optimizers[1].step()
     if dist.get_rank() == 1:
@@ -493,17 +493,17 @@ def sharded(kind):
     codec = ErrorFeedback(TopK(SHARE)) if kind == "definition" else AutoEncoder(WIDTH, 4)
     model, compression = with_codecs(codec)
     plain, hooks = with_definition() if kind == "definition" else with_codecs(codec)
-    for one in (model, plain):
-        one.norm = nn.Identity()
+    for module in (model, plain):
+        module.norm = nn.Identity()
     for block in model.blocks:
         fully_shard(block)
     fully_shard(model)
-    optimizers = [torch.optim.SGD(one.parameters(), lr=0.1) for one in (model, plain)]
+    optimizers = [torch.optim.SGD(module.parameters(), lr=0.1) for module in (model, plain)]
     for x in steps_of_rank():
-        for one, optimizer in zip((model, plain), optimizers, strict=True):
+        for module, optimizer in zip((model, plain), optimizers, strict=True):
             optimizer.zero_grad()
-            one(x).square().mean().backward()
-            if one is plain:
+            module(x).square().mean().backward()
+            if module is plain:
                 averaged_gradients_(plain)
             optimizer.step()
     torch.testing.assert_close([p.full_tensor() for p in model.parameters()], list(plain.parameters()))
@@ -546,20 +546,20 @@ def test_learned_codes_that_came_after_the_wrapper_are_refused(wrap, said, pools
 
 def summed(name):
     """Sum partial activations of which the last rank's has an element that is not finite."""
-    layer, found = RowParallelLinear(2 * WIDTH, WIDTH, ProcessTensorGroup()), []
+    layer, are_finite = RowParallelLinear(2 * WIDTH, WIDTH, ProcessTensorGroup()), []
     compress(nn.ModuleDict({"sum": layer}), name, layers="sum")
     for value in (torch.inf, torch.nan):
         x = torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(dist.get_rank()))
         if dist.get_rank() == 1:
             x[5, 3] = value
-        found.append(bool(layer(x).isfinite().all()))
-    return found
+        are_finite.append(bool(layer(x).isfinite().all()))
+    return are_finite
 
 
 @works(NAME, Feature.NOT_FINITE)
 def test_a_partial_sum_that_is_not_finite_on_one_rank_is_not_finite_on_all(pools):
-    found = pools(2).run(tidy, lambda: {name: summed(name) for name in ONE_OF_A_KIND})
-    assert found == [dict.fromkeys(ONE_OF_A_KIND, [False, False])] * 2
+    are_finite = pools(2).run(tidy, lambda: {name: summed(name) for name in ONE_OF_A_KIND})
+    assert are_finite == [dict.fromkeys(ONE_OF_A_KIND, [False, False])] * 2
 
 
 def checkpointed_reduction(name, saves):
@@ -580,9 +580,9 @@ def checkpointed_reduction(name, saves):
 def checkpointed_reductions(codec):
     codec = CODECS[codec]()
     plain, *recomputed = (checkpointed_reduction(codec, saves) for saves in (None, False, True))
-    for found in recomputed:
-        assert_same_bits(found[:2], plain[:2])
-        assert found[2] == plain[2]
+    for reduction in recomputed:
+        assert_same_bits(reduction[:2], plain[:2])
+        assert reduction[2] == plain[2]
 
 
 @works(NAME, Feature.CHECKPOINTING)

@@ -56,12 +56,12 @@ def weights(model):
 
 def gradients(model):
     """Return the gradients of the whole model, on a mesh or not, by the names of its weights."""
-    found = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None and "shard" not in name}
+    grads = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None and "shard" not in name}
     for name, block in model.named_modules():
         if isinstance(block, OnMesh) and next(block.parameters()).grad is not None:
             whole_block = block.names.to_plain(block.shard.full(gradient=True))
-            found |= {f"{name}.{own}": gradient for own, gradient in whole_block.items()}
-    return found
+            grads |= {f"{name}.{weight}": gradient for weight, gradient in whole_block.items()}
+    return grads
 
 
 def on(mesh, model):
@@ -77,9 +77,9 @@ def with_and_without(train, mesh, *args):
 
 def assert_equal_to_one_process(pools, train, *args, meshes=MESHES, num_ranks=2, rtol=1e-7, atol=1e-10):
     for mesh in meshes:
-        for ours, theirs in pools(num_ranks).run(tidy, with_and_without, train, mesh, *args):
-            assert theirs
-            torch.testing.assert_close(ours, theirs, rtol=rtol, atol=atol)
+        for on_mesh, expected in pools(num_ranks).run(tidy, with_and_without, train, mesh, *args):
+            assert expected
+            torch.testing.assert_close(on_mesh, expected, rtol=rtol, atol=atol)
 
 
 def assert_refused(pools, rule, call, *args):
@@ -139,14 +139,14 @@ class Own(nn.Module):
 
 def with_unused(mesh):
     model = on(mesh, Own())
-    optimizer, found = torch.optim.SGD(model.parameters(), lr=0.1), []
+    optimizer, by_step = torch.optim.SGD(model.parameters(), lr=0.1), []
     for step, head in enumerate((0, 1, 0)):
         optimizer.zero_grad()
         model(batch(step), head).backward()
-        found.append(gradients(model))
+        by_step.append(gradients(model))
         assert (model.heads[1 - head].weight.grad is None) and model.body.embeddings.word_embeddings.weight.grad.any()
         optimizer.step()
-    return [*found, weights(model)]
+    return [*by_step, weights(model)]
 
 
 @works("atp", Feature.UNUSED_PARAMETERS, Feature.BUFFERS)
@@ -155,16 +155,16 @@ def test_passes_without_some_gradients_and_with_running_statistics(pools):
 
 
 def frozen(mesh):
-    found = []
+    by_block = []
     for which in range(3):
         model = language_model(num_layers=3)
         for module in (model.transformer.wte, model.transformer.wpe, model.transformer.h[which]):
             module.requires_grad_(False)
         on(mesh, model)
         loss_of(model).backward()
-        found.append(gradients(model))
-        assert len(found[-1]) == 3 * 12 + 4 - 12 - 2  # without a block and two tables, one of which is the head, too
-    return found
+        by_block.append(gradients(model))
+        assert len(by_block[-1]) == 3 * 12 + 4 - 12 - 2  # without a block and two tables, one of which is the head, too
+    return by_block
 
 
 @works("atp", Feature.FROZEN_PARAMETERS, note="Freeze all parameters of a block or none; others are refused.")
@@ -245,9 +245,9 @@ def saved(kind, mesh, path):
 def test_a_whole_checkpoint_is_that_of_the_plain_model_bit_for_bit(pools, kind, tmp_path):
     for mesh in ((2, 2), (4, 1)):
         for states in pools(4).run(tidy, saved, kind, mesh, str(tmp_path / f"{mesh}")):
-            for expected, found in zip(states[::2], states[1::2], strict=True):
-                assert [*expected] == [*found]
-                torch.testing.assert_close(found, expected, rtol=0, atol=0)
+            for expected, state in zip(states[::2], states[1::2], strict=True):
+                assert [*expected] == [*state]
+                torch.testing.assert_close(state, expected, rtol=0, atol=0)
 
 
 def saved_by_the_first_rank():
@@ -274,7 +274,7 @@ def loaded_wrongly():
     before, name = weights(model), "transformer.h.1.mlp.c_fc.bias"
     lacking = {other: value for other, value in state.items() if other != name}
     broken = [lacking, state | {"transformer.h.2.ln_1.bias": torch.ones(2)}, lacking | {name: torch.ones(3)}]
-    messages = [refusal(atp.load_full_state_dict, model, one) for one in broken]
+    messages = [refusal(atp.load_full_state_dict, model, wrong) for wrong in broken]
     torch.testing.assert_close(weights(model), before, rtol=0, atol=0)
     return messages
 
@@ -291,7 +291,7 @@ WAYS = ("kept", "gradient_checkpointing_enable", "reentrant", "not reentrant")
 
 def recomputed(mesh, kind, how):
     """Return loss and gradients with dropout, activations kept or recomputed, and the bytes that autograd kept."""
-    model, found, kept = on(mesh, language_model(kind, dropout=0.3)), [], []
+    model, by_step, kept = on(mesh, language_model(kind, dropout=0.3)), [], []
     if how == "gradient_checkpointing_enable":
         model.gradient_checkpointing_enable()
     start = torch.zeros((), requires_grad=True)
@@ -312,16 +312,16 @@ def recomputed(mesh, kind, how):
             else:
                 loss = checkpoint(run, use_reentrant=False) if how == "not reentrant" else run()
         loss.backward()
-        found.append([loss.detach(), gradients(model)])
-    return found, sum(kept)
+        by_step.append([loss.detach(), gradients(model)])
+    return by_step, sum(kept)
 
 
 @works("atp", Feature.CHECKPOINTING, note="Also gradient_checkpointing_enable() before or after atp.parallelize.")
 @pytest.mark.parametrize(("kind", "mesh"), [*zip(("gpt2", "bert"), MESHES, strict=True)])
 def test_recomputed_activations_give_the_same_gradients_and_are_not_kept(pools, mesh, kind):
     for (expected, most), *others in pools(2).run(tidy, lambda: [recomputed(mesh, kind, how) for how in WAYS]):
-        for found, few in others:
-            torch.testing.assert_close(found, expected, rtol=0, atol=0)
+        for by_step, few in others:
+            torch.testing.assert_close(by_step, expected, rtol=0, atol=0)
             assert few < most / 2
 
 
@@ -356,7 +356,7 @@ def test_a_penalty_on_gradients_is_refused(pools, mesh):
 
 def clipped(mesh):
     """Return norms and clipped gradients, of a model and of a copy of it that is trained in its place."""
-    model, found = on(mesh, language_model(num_layers=1)), []
+    model, norms_and_gradients = on(mesh, language_model(num_layers=1)), []
     loss_of(model).backward()
     for held in (model, copy.deepcopy(model)):
         for clip in (nn.utils.clip_grad_norm_, atp.clip_grad_norm_ if mesh else nn.utils.clip_grad_norm_):
@@ -365,8 +365,8 @@ def clipped(mesh):
                 loss_of(held).backward()
                 norm = clip(held.parameters(), 0.1, order)
                 assert norm > 0.1
-                found.append((norm, gradients(held)))
-    return found
+                norms_and_gradients.append((norm, gradients(held)))
+    return norms_and_gradients
 
 
 @works("atp", Feature.CLIPPING, note="torch's own is right; atp.clip_grad_norm_ sends one message for all parameters.")
@@ -423,10 +423,10 @@ def replicated(mesh, ends_early, **options):
 @pytest.mark.parametrize(("ends_early", "gradient_as_bucket_view"), [(False, True), (True, False)])
 def test_replicas_of_a_mesh_train_as_distributed_data_parallel(pools, ends_early, gradient_as_bucket_view):
     options = {"gradient_as_bucket_view": gradient_as_bucket_view}
-    ours = pools(4).run(tidy, replicated, (2, 1), ends_early, **options)
-    theirs = pools(2).run(tidy, replicated, None, ends_early, **options)
-    for found in ours:
-        torch.testing.assert_close(found, theirs[0], rtol=1e-7, atol=1e-9)
+    on_mesh = pools(4).run(tidy, replicated, (2, 1), ends_early, **options)
+    by_ddp = pools(2).run(tidy, replicated, None, ends_early, **options)
+    for replica in on_mesh:
+        torch.testing.assert_close(replica, by_ddp[0], rtol=1e-7, atol=1e-9)
 
 
 def over_all_ranks():
@@ -452,9 +452,9 @@ def narrow_error(how):
             loss = loss_of(model)
         loss.backward()
         assert {p.grad.dtype for p in model.parameters() if p.grad is not None} == {next(model.parameters()).dtype}
-        found = gradients(model)
-        assert found.keys() == wanted.keys()
-        errors.append(torch.stack([(found[name] - wanted[name]).norm() for name in wanted]).norm().item())
+        narrow = gradients(model)
+        assert narrow.keys() == wanted.keys()
+        errors.append(torch.stack([(narrow[name] - wanted[name]).norm() for name in wanted]).norm().item())
     *ours, plain = errors
     size = torch.stack([gradient.norm() for gradient in wanted.values()]).norm().item()
     return max(ours) / plain, plain / size
@@ -534,15 +534,15 @@ def test_fully_shard_is_refused(pools, first, whole_model):
 
 def of_language_model(mesh, kind):
     model = on(mesh, language_model(kind))
-    found, mask = [], torch.ones_like(batch(0))
+    by_step, mask = [], torch.ones_like(batch(0))
     mask[1, 5:] = mask[2, 3:] = 0
     for step in range(2):
         model.zero_grad()
         out = model(batch(step), attention_mask=mask, labels=batch(step), output_hidden_states=step == 1)
         out.loss.backward()
-        found.append((out.loss.detach(), out.hidden_states and [x.detach() for x in out.hidden_states]))
-        found.append(gradients(model))
-    return found
+        by_step.append((out.loss.detach(), out.hidden_states and [x.detach() for x in out.hidden_states]))
+        by_step.append(gradients(model))
+    return by_step
 
 
 def other_language_model(name):

@@ -89,8 +89,8 @@ def test_a_payload_comes_back_from_its_bytes(codec):
     payload = codec.encode(normal((3, HIDDEN)))
     row = packed(payload)
     assert row.dtype == torch.uint8 and row.numel() == payload.num_bytes
-    found = unpacked(row, payload)
-    assert all(torch.equal(a, b) for a, b in zip(found.tensors, payload.tensors, strict=True))
+    restored = unpacked(row, payload)
+    assert all(torch.equal(a, b) for a, b in zip(restored.tensors, payload.tensors, strict=True))
 
 
 def test_a_tensor_that_is_not_contiguous_encodes_like_its_copy(codec):
@@ -102,9 +102,9 @@ def test_a_tensor_that_is_not_contiguous_encodes_like_its_copy(codec):
 
 def test_equal_seeds_give_equal_payloads_at_equal_sites_only(codec):
     x = normal((3, HIDDEN))
-    one, other = codec.for_site("a"), copy.deepcopy(codec).for_site("a")
+    first, second = codec.for_site("a"), copy.deepcopy(codec).for_site("a")
     for _ in range(3):
-        pairs = zip(one.encode(x).tensors, other.encode(x).tensors, strict=True)
+        pairs = zip(first.encode(x).tensors, second.encode(x).tensors, strict=True)
         assert all(torch.equal(a, b) for a, b in pairs)
 
 
@@ -186,9 +186,9 @@ def test_what_is_remembered_can_be_multiplied_by_powers_of_two_bit_for_bit(codec
     other, xs = copy.deepcopy(codec), [normal((3, HIDDEN), seed=seed) for seed in range(3)]
     for x, factor, scale in zip(xs, [1.0, 4.0, 0.125], [1.0, 4.0, 0.5], strict=True):
         other.rescale_(factor)
-        expected, found = codec.decode(codec.encode(x)) * scale, other.decode(other.encode(x * scale))
+        expected, rescaled = codec.decode(codec.encode(x)) * scale, other.decode(other.encode(x * scale))
         if not isinstance(codec, Quantize | QuantizeFeatures | FP16):  # scales in half precision are rounded
-            assert torch.equal(found, expected)
+            assert torch.equal(rescaled, expected)
 
 
 def test_gathered_payloads_carry_no_graph(codec):
@@ -209,8 +209,8 @@ def test_a_saved_codec_continues_bit_for_bit_in_a_new_object(codec, request, tmp
     resumed = CODECS[request.node.callspec.params["codec"]]().for_site("another").for_rank(0)
     resumed.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
     for x in xs[2:]:
-        for ours, theirs in zip(resumed.encode(x).tensors, codec.encode(x).tensors, strict=True):
-            assert torch.equal(ours, theirs)
+        for tensor, expected in zip(resumed.encode(x).tensors, codec.encode(x).tensors, strict=True):
+            assert torch.equal(tensor, expected)
 
 
 @pytest.mark.parametrize("name", [name for name, build in CODECS.items() if build().is_linear])

@@ -138,14 +138,14 @@ def compressed(kind: str, is_balanced: bool) -> list[torch.Tensor]:
     model, group = flexible.build(kind)
     compress(model, AutoEncoder(flexible.WIDTH, 3, dtype=torch.float64), layers=["down"])
     balancer = flexible.balanced(model, group) if is_balanced else flexible.Plain()
-    optimizer, found = flexible.sgd(model), []
+    optimizer, all_gradients = flexible.sgd(model), []
     for number in range(4):
         flexible.step_of(model, balancer, optimizer, number)
-        found += flexible.gradients(model)
+        all_gradients += flexible.gradients(model)
     if is_balanced:
         assert balancer.plan.senders == (1,), balancer.plan
         balancer.remove()
-    return found + flexible.locals_of(model.parameters())
+    return all_gradients + flexible.locals_of(model.parameters())
 
 
 def both(kind):
@@ -156,5 +156,5 @@ def both(kind):
 def test_columns_migrate_under_compressed_activations_as_under_whole_ones(pools, kind):
     for balanced, plain in pools(2).run(tidy, both, kind):
         assert any(not torch.equal(a, plain[0]) for a in plain[1:])
-        for ours, theirs in zip(balanced, plain, strict=True):
-            torch.testing.assert_close(ours, theirs)
+        for tensor, expected in zip(balanced, plain, strict=True):
+            torch.testing.assert_close(tensor, expected)

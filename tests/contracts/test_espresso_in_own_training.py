@@ -17,8 +17,8 @@ TWICE = "intra.reduce-scatter comp.gpu inter.alltoall* inter.allgather* decomp.g
 
 @works("espresso", Feature.GRADIENT_SCALING)
 def test_all_that_is_remembered_of_a_gradient_that_is_compressed_twice_in_parts_follows_the_scale(pools):
-    found = pools(4).run(tidy, scaled, "espresso", "efsignsgd", place=(2, 2), option=Option.parse(TWICE))
-    assert found == [([True, True], 8192.0)] * 4
+    by_rank = pools(4).run(tidy, scaled, "espresso", "efsignsgd", place=(2, 2), option=Option.parse(TWICE))
+    assert by_rank == [([True, True], 8192.0)] * 4
 
 
 def timeouts():

@@ -115,16 +115,16 @@ def step_of(model, balancer, optimizer, number: int) -> None:
 
 def with_and_without(train, kinds, change, *args) -> list[list[torch.Tensor]]:
     """Return what `train(model, balancer, ...)` gives with FlexTP and without, for every kind of model."""
-    found = []
+    outcomes = []
     for kind, is_balanced in itertools.product(kinds, (True, False)):
         model, group = build(kind)
         model = change(model, kind, group)
         balancer = balanced(model, group) if is_balanced else Plain()
-        found.append(train(model, balancer, *args))
+        outcomes.append(train(model, balancer, *args))
         if is_balanced:
             assert balancer.plan.senders == (1,), balancer.plan
             balancer.remove()
-    return found
+    return outcomes
 
 
 def as_it_is(model, kind, group):
@@ -132,11 +132,11 @@ def as_it_is(model, kind, group):
 
 
 def assert_equal_to_plain(pools, train, *args, kinds=KINDS, change=as_it_is) -> None:
-    for found in pools(2).run(tidy, with_and_without, train, kinds, change, *args):
-        for ours, theirs in zip(found[::2], found[1::2], strict=True):
-            assert len(ours) == len(theirs) > 0
-            for own, other in zip(ours, theirs, strict=True):
-                torch.testing.assert_close(own, other, rtol=1e-9, atol=1e-10, equal_nan=True)
+    for outcomes in pools(2).run(tidy, with_and_without, train, kinds, change, *args):
+        for tensors, plain in zip(outcomes[::2], outcomes[1::2], strict=True):
+            assert len(tensors) == len(plain) > 0
+            for tensor, expected in zip(tensors, plain, strict=True):
+                torch.testing.assert_close(tensor, expected, rtol=1e-9, atol=1e-10, equal_nan=True)
 
 
 def trained(model, balancer) -> list[torch.Tensor]:
@@ -174,14 +174,14 @@ SAME_NEXT = Policy(solution="ZERO", pruning_ratio=0.5, imputation=Imputation.SAM
 def imputed(scales: list[float]) -> list[list[torch.Tensor]]:
     """Return gradients over their scale: dropped columns have those of the step before, of the same batch."""
     model, group = build("workbench")
-    balancer, found = balanced(model, group, SAME_NEXT), []
+    balancer, by_step = balanced(model, group, SAME_NEXT), []
     for before, scale in itertools.pairwise([scales[0], *scales]):
         model.zero_grad()
         balancer.rescale_(scale / before)
         with balancer.iteration():
             (scale * model(batch(0)).square().mean()).backward()
-        found.append([gradient / scale for gradient in gradients(model)])
-    return found
+        by_step.append([gradient / scale for gradient in gradients(model)])
+    return by_step
 
 
 @works(
@@ -193,8 +193,8 @@ def test_gradients_of_the_step_before_follow_the_scale(pools):
     ranks = pools(2)
     plain, rescaled = ranks.run(tidy, imputed, [1.0] * 5), ranks.run(tidy, imputed, [1.0, 1.0, 2.0, 1024.0, 1.0])
     for once, again in zip(plain, rescaled, strict=True):
-        for own, other in zip(itertools.chain(*once), itertools.chain(*again), strict=True):
-            torch.testing.assert_close(own, other, rtol=1e-12, atol=0)
+        for gradient, other in zip(itertools.chain(*once), itertools.chain(*again), strict=True):
+            torch.testing.assert_close(gradient, other, rtol=1e-12, atol=0)
 
 
 def after_infinity(policy: Policy) -> list[bool]:
@@ -211,8 +211,8 @@ def after_infinity(policy: Policy) -> list[bool]:
 
 @works("flextp", Feature.NOT_FINITE, note="A column that ranks drop hides what is not finite in it.")
 def test_a_step_that_is_not_finite_does_not_spoil_the_next(pools):
-    found = pools(2).run(tidy, lambda: [after_infinity(policy) for policy in (SAME, SAME_NEXT, MIGRATES)])
-    assert found == [[[True, False, True, True]] * 3] * 2
+    are_finite = pools(2).run(tidy, lambda: [after_infinity(policy) for policy in (SAME, SAME_NEXT, MIGRATES)])
+    assert are_finite == [[[True, False, True, True]] * 3] * 2
 
 
 def spoiled(model, balancer) -> list[torch.Tensor]:
@@ -238,15 +238,15 @@ def test_nan_of_a_migrated_column_arrives_on_all_ranks(pools):
 
 
 def with_unused(model, balancer) -> list[torch.Tensor]:
-    found = []
+    all_gradients = []
     for number, is_used in enumerate([True, True, False, True, False]):
         model.zero_grad()
         model.uses_pair = is_used
         with balancer.iteration():
             model(batch(number)).square().mean().backward()
         assert (model.up.weight if hasattr(model.up, "weight") else model.up.weights[0]).grad is None or is_used
-        found += gradients(model)
-    return found
+        all_gradients += gradients(model)
+    return all_gradients
 
 
 @works("flextp", Feature.UNUSED_PARAMETERS, note="On all ranks of the tensor group alike.")
@@ -268,11 +268,11 @@ def test_frozen_weights(pools):
 def tied(first, kind, group):
     """Return a pair that is called twice, beside a second pair with the weights of the first."""
     second, _ = build(kind, group=group)
-    for own, other in ((first.up, second.up), (first.down, second.down)):
+    for layer, other in ((first.up, second.up), (first.down, second.down)):
         if kind == "workbench":
-            other.weights = own.weights
+            other.weights = layer.weights
         else:
-            other.weight = own.weight
+            other.weight = layer.weight
     model = nn.ModuleList([first, second])
     model.forward = lambda x: first(x) + second(x) + first(x.flip(0))
     return model
@@ -325,7 +325,7 @@ def test_a_resumed_training_equals_the_uninterrupted_one_bit_for_bit(pools, kind
         tidy, lambda: [resumed(kind, solution, s) for s in stops]
     ):
         assert facts == facts_again and "iteration=" in facts[0]  # a plan was made
-        assert all(torch.equal(own, other) for own, other in zip(weights, again, strict=True))
+        assert all(torch.equal(weight, other) for weight, other in zip(weights, again, strict=True))
 
 
 def refused_states() -> list[str]:
@@ -350,10 +350,10 @@ def refused_states() -> list[str]:
 
 def test_states_of_other_models_ranks_and_iterations_are_refused_on_all_ranks(pools):
     first, second = pools(2).run(tidy, refused_states)
-    for messages, own, other in ((first, 0, 1), (second, 1, 0)):
+    for messages, rank, other in ((first, 0, 1), (second, 1, 0)):
         assert "float32" in messages[0] and "float64" in messages[0]
         assert "num_ranks: 2 here, 4 there" in messages[1]
-        assert f"ranks: [{own}] here, [{other}] there" in messages[2]
+        assert f"ranks: [{rank}] here, [{other}] there" in messages[2]
         assert "of iterations [0, 1] by rank" in messages[3]
     assert "state of rank 1 is of another balancer" in first[4]
 
@@ -388,8 +388,8 @@ def saved(kind: str) -> list[dict]:
 
 @works("flextp", Feature.SAVING)
 def test_a_balanced_model_is_saved_as_it_was_without(pools):
-    for found in pools(2).run(tidy, lambda: [saved(kind) for kind in KINDS]):
-        assert all(before == after for before, after in found)
+    for states in pools(2).run(tidy, lambda: [saved(kind) for kind in KINDS]):
+        assert all(before == after for before, after in states)
 
 
 def recomputed(model, balancer, several: bool) -> list[torch.Tensor]:
@@ -434,12 +434,12 @@ def dropping(is_recomputed: bool) -> list[torch.Tensor]:
 
 def test_recomputation_drops_the_same_columns_once_more(pools):
     for once, twice in pools(2).run(tidy, lambda: [dropping(is_recomputed) for is_recomputed in (False, True)]):
-        assert all(torch.equal(own, other) for own, other in zip(once, twice, strict=True))
+        assert all(torch.equal(weight, other) for weight, other in zip(once, twice, strict=True))
 
 
 def compiled(kind: str, when: str) -> list[list[torch.Tensor]]:
     """Return gradients of a compiled model with FlexTP, and of a plain one."""
-    found = []
+    outcomes = []
     for is_balanced in (True, False):
         model, group = build(kind)
         call = torch.compile(model, backend="eager") if is_balanced and when == "before" else model
@@ -455,16 +455,16 @@ def compiled(kind: str, when: str) -> list[list[torch.Tensor]]:
                 call(batch(number)).square().mean().backward()
             steps += gradients(model)
         assert not is_balanced or (balancer.plan.senders == (1,) and all(p.has_multiplied for p in balancer._products))
-        found.append(steps)
+        outcomes.append(steps)
     torch.compiler.reset()
-    return found
+    return outcomes
 
 
 @works("flextp", Feature.COMPILE, note="Products of cut layers stay outside of the compiled graphs.")
 @pytest.mark.parametrize(("kind", "when"), [("workbench", "before"), ("parallelize_module", "in place after")])
 def test_compiled_models(pools, kind, when):
-    for ours, theirs in pools(2).run(tidy, compiled, kind, when):
-        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-10)
+    for steps, expected in pools(2).run(tidy, compiled, kind, when):
+        torch.testing.assert_close(steps, expected, rtol=1e-9, atol=1e-10)
 
 
 def whole_graph() -> str:
@@ -505,7 +505,7 @@ def _grads(model: nn.Module) -> list[torch.Tensor]:
 
 
 def clipped_shards(clip) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the norm of joined gradients, the norm that is told, and that of the clipped gradients."""
+    """Return the norm of joined gradients, the norm that `clip` returns, and that of the clipped gradients."""
     model, group = build("workbench")
     balancer = balanced(model, group)
     for number in range(3):
@@ -518,7 +518,7 @@ def clipped_shards(clip) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         whole = [part.full_weight(gradient=True) for part in (model.up, model.down)]
         whole += [part.full_bias(gradient=True) for part in (model.up, model.down)]
         rest = [p.grad for part in (model.norm, model.head) for p in part.parameters()]
-        return torch.cat([one.detach().flatten() for one in (*whole, *rest)]).norm()
+        return torch.cat([gradient.detach().flatten() for gradient in (*whole, *rest)]).norm()
 
     return joined(), clip(model.parameters(), 0.1), joined()
 
@@ -526,9 +526,9 @@ def clipped_shards(clip) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 @works("flextp", Feature.CLIPPING)
 def test_gradients_of_shards_are_clipped_by_the_norm_of_the_whole(pools):
     ways = nn.utils.clip_grad_norm_, clip_grad_norm_  # torch's, and by one message
-    for found in pools(2).run(tidy, lambda: [clipped_shards(clip) for clip in ways]):
-        for before, told, afterwards in found:
-            torch.testing.assert_close(told, before, rtol=1e-9, atol=0)
+    for norms in pools(2).run(tidy, lambda: [clipped_shards(clip) for clip in ways]):
+        for before, returned, afterwards in norms:
+            torch.testing.assert_close(returned, before, rtol=1e-9, atol=0)
             assert afterwards.item() == pytest.approx(0.1, rel=1e-4)  # torch adds 1e-6 to the norm it divides by
 
 
@@ -556,7 +556,7 @@ def test_all_ranks_skip_a_step_in_which_one_has_an_infinite_gradient(pools):
 
 def narrow(kind: str, is_autocast: bool) -> list[tuple]:
     """Return gradients with FlexTP without a straggler, with one, and without FlexTP."""
-    found, dtype = [], torch.float32 if is_autocast else torch.bfloat16
+    all_gradients, dtype = [], torch.float32 if is_autocast else torch.bfloat16
     for slow in (1.0, 4.0, None):
         model, group = build(kind, dtype)
         model.norm = nn.Identity()
@@ -566,19 +566,19 @@ def narrow(kind: str, is_autocast: bool) -> list[tuple]:
             model.zero_grad()
             with balancer.iteration(), torch.autocast("cpu", torch.bfloat16, enabled=is_autocast):
                 model(batch(number, dtype)).float().square().mean().backward()
-        found.append(gradients(model))
+        all_gradients.append(gradients(model))
         assert slow != 4.0 or balancer.plan.senders == (1,)
-    return found
+    return all_gradients
 
 
 @works("flextp", Feature.BF16, Feature.AUTOCAST)
 @pytest.mark.parametrize(("kind", "is_autocast"), [*zip(KINDS, (False, True), strict=True)])
 def test_narrow_numbers(pools, kind, is_autocast):
     for without_straggler, with_straggler, plain in pools(2).run(tidy, narrow, kind, is_autocast):
-        for one, other, expected in zip(without_straggler, with_straggler, plain, strict=True):
-            assert kind == "parallelize_module" or torch.equal(one, expected)  # DTensor adds the bias unrounded
+        for undisturbed, slowed, expected in zip(without_straggler, with_straggler, plain, strict=True):
+            assert kind == "parallelize_module" or torch.equal(undisturbed, expected)  # DTensor adds the bias unrounded
             # A migrated part of a sum is rounded by itself: each of a few roundings is half a unit of 2^-8.
-            for numbers in (one, other):
+            for numbers in (undisturbed, slowed):
                 torch.testing.assert_close(numbers, expected, rtol=2**-6, atol=2**-6 * expected.abs().max().item())
 
 
@@ -682,16 +682,16 @@ def of_language_model(name: str) -> list[list[torch.Tensor]]:
             model(input_ids=ids, labels=ids).loss.backward()
     single(input_ids=ids, labels=ids).loss.backward()
     assert balancer.plan.senders == (1,)
-    both = [[grad for grad in _grads(one) if grad is not None] for one in (model, single)]
+    both = [[grad for grad in _grads(module) if grad is not None] for module in (model, single)]
     return [[grad.full_tensor() if hasattr(grad, "full_tensor") else grad for grad in grads] for grads in both]
 
 
 @works("flextp", Feature.MODELS, note="GPT-2's Conv1D as nn.Linear: parallelize_module cuts no other.")
 def test_language_models_equal_those_of_one_process(pools):
     pytest.importorskip("transformers")
-    for found in pools(2).run(tidy, lambda: [of_language_model(name) for name in NAMES]):
-        for ours, theirs in found:
-            torch.testing.assert_close(ours, theirs, rtol=1e-7, atol=1e-9)
+    for of_models in pools(2).run(tidy, lambda: [of_language_model(name) for name in NAMES]):
+        for on_ranks, expected in of_models:
+            torch.testing.assert_close(on_ranks, expected, rtol=1e-7, atol=1e-9)
 
 
 does_not_apply(
@@ -703,10 +703,10 @@ does_not_apply(
 
 def one_step(group, kept) -> None:
     if not kept:
-        own = ProcessTensorGroup(group)
-        up, down = ColumnParallelLinear(8, 16, own, site="up"), RowParallelLinear(16, 8, own, site="down")
+        ranks = ProcessTensorGroup(group)
+        up, down = ColumnParallelLinear(8, 16, ranks, site="up"), RowParallelLinear(16, 8, ranks, site="down")
         kept["model"] = nn.Sequential(up, nn.Tanh(), down)
-        kept["balancer"] = balanced(kept["model"], own)
+        kept["balancer"] = balanced(kept["model"], ranks)
     with kept["balancer"].iteration():
         kept["model"](batch(0, torch.float32)).sum().backward()
 

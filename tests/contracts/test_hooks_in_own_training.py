@@ -100,8 +100,8 @@ def scaled(technique, codec, **options):
 def resumed(technique, codec):
     """Run on a rank: whether a training that was resumed after three steps ends as one that was not interrupted."""
     whole, (at_three, at_end) = trained(technique, codec, **options_of(codec))
-    own, (again,) = trained(technique, codec, steps=range(3, 6), resumed=at_three, **options_of(codec))
-    return torch.equal(whole, own), equal(at_end[2], again[2])
+    continued, (again,) = trained(technique, codec, steps=range(3, 6), resumed=at_three, **options_of(codec))
+    return torch.equal(whole, continued), equal(at_end[2], again[2])
 
 
 @pytest.mark.parametrize(("technique", "codec"), CASES)
@@ -110,17 +110,17 @@ def resumed(technique, codec):
 def test_a_loss_scaled_by_powers_of_two_and_a_resumed_training_give_the_same_weights_bit_for_bit(
     pools, technique, codec
 ):
-    found = pools(2).run(tidy, lambda: (scaled(technique, codec), resumed(technique, codec)))
-    assert found == [(([True, True], 8192.0), (True, True))] * 2
+    by_rank = pools(2).run(tidy, lambda: (scaled(technique, codec), resumed(technique, codec)))
+    assert by_rank == [(([True, True], 8192.0), (True, True))] * 2
 
 
 def skipped(technique, codec):
     """Run on a rank: whether a step that the scaler skips leaves no trace, and the scale that it leaves."""
     backing_off = GradScaler("cpu", init_scale=1024.0)
-    one = trained(technique, codec, backing_off, [0, 1, OVERFLOW, 2, 3], **options_of(codec))[0]
+    with_overflow = trained(technique, codec, backing_off, [0, 1, OVERFLOW, 2, 3], **options_of(codec))[0]
     scale = backing_off.get_scale()
-    other = trained(technique, codec, GradScaler("cpu"), [0, 1, 2, 3], **options_of(codec))[0]
-    return torch.equal(one, other), scale
+    without = trained(technique, codec, GradScaler("cpu"), [0, 1, 2, 3], **options_of(codec))[0]
+    return torch.equal(with_overflow, without), scale
 
 
 @pytest.mark.parametrize("codec", ["efsignsgd", "dgc"])
@@ -133,7 +133,7 @@ def skipped_by_two_optimizers(technique):
     """Run on a rank: weights and memory of the first layer before and after a pass that spoils the last layer's."""
     ours, scaler = early(net()), GradScaler("cpu", init_scale=1024.0)
     optimizers = [torch.optim.SGD(ours.module[layer].parameters(), lr=0.1) for layer in (0, 2)]
-    exchange, found = attach(technique, ours, scaler=scaler), []
+    exchange, states = attach(technique, ours, scaler=scaler), []
     for step in range(2):
         ours.zero_grad()
         spoilt = ours.module[2].bias.sum() * float("inf") if step == 1 else 0.0
@@ -142,9 +142,9 @@ def skipped_by_two_optimizers(technique):
             scaler.step(optimizer)
         scaler.update()
         state = exchange.state_dict()
-        found.append([ours.module[0].weight.detach().clone(), state.get("gradients", state.get("groups"))])
+        states.append([ours.module[0].weight.detach().clone(), state.get("gradients", state.get("groups"))])
     exchange.close()
-    return equal(*found)
+    return equal(*states)
 
 
 @both_work(Feature.GRADIENT_SCALING, note="A step is skipped by all optimizers of a model.")
@@ -164,9 +164,9 @@ def passes_with_momentum(technique, codec, clear):
             squares(ours, 10 + step).backward()
         loss = squares(ours, step)
         if not clear:
-            found = message_of(ValueError, loss.backward)
+            message = message_of(ValueError, loss.backward)
             exchange.close()
-            return found
+            return message
         loss.backward()
     exchange.close()
 
@@ -176,8 +176,8 @@ def passes_with_momentum(technique, codec, clear):
 def test_momentum_counts_one_pass_a_step(pools, technique, codec):
     for clear in ("to none", "to zero"):
         assert pools(2).run(tidy, passes_with_momentum, technique, codec, clear) == [None] * 2
-    for found in pools(2).run(tidy, passes_with_momentum, technique, codec, ""):
-        assert found.startswith("momentum is 0.9, and ") and "exchange one pass a step" in found
+    for message in pools(2).run(tidy, passes_with_momentum, technique, codec, ""):
+        assert message.startswith("momentum is 0.9, and ") and "exchange one pass a step" in message
 
 
 def with_a_scaler_made(when, technique):
@@ -188,20 +188,20 @@ def with_a_scaler_made(when, technique):
     if when == "later":
         one_pass(ours, 0)
     scaler = scaler or GradScaler("cpu")
-    found = message_of(ValueError, scaler.scale(squares(ours, 1)).backward)
+    message = message_of(ValueError, scaler.scale(squares(ours, 1)).backward)
     exchange.close()
-    return found
+    return message
 
 
 def test_a_scaler_that_was_not_given_is_refused_by_name(pools, technique):
     made = ("before", "between", "later")
-    for found in pools(2).run(tidy, lambda: [with_a_scaler_made(when, technique) for when in made]):
-        assert all("give it as scaler=" in message for message in found)
+    for messages in pools(2).run(tidy, lambda: [with_a_scaler_made(when, technique) for when in made]):
+        assert all("give it as scaler=" in message for message in messages)
 
 
 def finite_after(technique, codec, value):
     """Run on a rank: whether all gradients are finite after rank 1 has one element that is not, and after that pass."""
-    ours, found = early(net()), []
+    ours, are_finite = early(net()), []
     exchange = attach(technique, ours, codec, **options_of(codec))
     for step in range(2):
         ours.zero_grad()
@@ -209,36 +209,36 @@ def finite_after(technique, codec, value):
         if step == 0 and dist.get_rank() == 1:
             loss = loss + ours.module[0].weight[3, 4] * value
         loss.backward()
-        found.append(all(bool(p.grad.isfinite().all()) for p in ours.parameters()))
+        are_finite.append(all(bool(p.grad.isfinite().all()) for p in ours.parameters()))
     exchange.close()
-    return found
+    return are_finite
 
 
 @both_work(Feature.NOT_FINITE)
 def test_a_gradient_that_is_not_finite_on_one_rank_is_so_on_all_and_not_in_the_next_pass(pools, technique):
     cases = [(codec, value) for codec in (*CODECS[technique], "momentum") for value in (float("inf"), float("nan"))]
-    found = pools(2).run(tidy, lambda: [finite_after(technique, *case) for case in cases])
-    assert found == [[[False, True]] * len(cases)] * 2
+    are_finite = pools(2).run(tidy, lambda: [finite_after(technique, *case) for case in cases])
+    assert are_finite == [[[False, True]] * len(cases)] * 2
 
 
 def refused_states(technique):
     ours = early(net())
     exchange = attach(technique, ours)
     one_pass(ours, 0)
-    before, found = exchange.state_dict(), []
+    before, messages = exchange.state_dict(), []
     for changed in ({"rank": 7}, {"codec": '"dgc"'}, {"momentum": "0.5"}):
-        found.append(message_of(ValueError, exchange.load_state_dict, before | {"scale": 2.0} | changed))
-    found.append(message_of(ValueError, exchange.load_state_dict, {}))
+        messages.append(message_of(ValueError, exchange.load_state_dict, before | {"scale": 2.0} | changed))
+    messages.append(message_of(ValueError, exchange.load_state_dict, {}))
     is_unchanged = equal(before, exchange.state_dict())
     exchange.close()
-    return found, is_unchanged
+    return messages, is_unchanged
 
 
 def test_a_state_of_another_rank_or_plan_is_refused_before_anything_is_loaded(pools, technique):
-    for rank, (found, is_unchanged) in enumerate(pools(2).run(tidy, refused_states, technique)):
+    for rank, (messages, is_unchanged) in enumerate(pools(2).run(tidy, refused_states, technique)):
         starts = [f"rank of the state is 7, here it is {rank}", 'codec of the state is "dgc", here']
         starts += ["momentum of the state", "rank of the state is missing"]
-        assert all(text.startswith(start) for text, start in zip(found, starts, strict=True)) and is_unchanged
+        assert all(message.startswith(start) for message, start in zip(messages, starts, strict=True)) and is_unchanged
 
 
 def clipped_and_averaged(technique):
@@ -310,8 +310,8 @@ def refusals(technique):
 @both_refuse(Feature.FSDP)
 @both_refuse(Feature.BF16, note="Train in FP32 with autocast.")
 def test_models_whose_gradients_cannot_be_exchanged_are_refused(pools, technique):
-    for found in pools(2).run(tidy, refusals, technique):
-        assert all(message in text for message, text in zip(REFUSED.values(), found, strict=True)), found
+    for texts in pools(2).run(tidy, refusals, technique):
+        assert all(message in text for message, text in zip(REFUSED.values(), texts, strict=True)), texts
 
 
 def refusal_of_join(technique, scaler, divide):
@@ -322,16 +322,16 @@ def refusal_of_join(technique, scaler, divide):
         with Join([ours], divide_by_initial_world_size=divide):
             one_pass(ours, 0)
 
-    found = message_of(ValueError, train)
+    message = message_of(ValueError, train)
     exchange.close()
-    return found
+    return message
 
 
 def test_a_join_in_which_scales_would_differ_is_refused(pools, technique):
-    for found in pools(2).run(tidy, refusal_of_join, technique, True, True):
-        assert found.startswith("join() with scaler=: ")
-    for found in pools(2).run(tidy, refusal_of_join, technique, False, False):
-        assert found.startswith("join(divide_by_initial_world_size=False): ")
+    for message in pools(2).run(tidy, refusal_of_join, technique, True, True):
+        assert message.startswith("join() with scaler=: ")
+    for message in pools(2).run(tidy, refusal_of_join, technique, False, False):
+        assert message.startswith("join(divide_by_initial_world_size=False): ")
 
 
 def exchanged(technique, group, kept):

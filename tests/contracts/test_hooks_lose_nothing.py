@@ -30,7 +30,7 @@ def technique(request):
 
 def remembered(exchange, module):
     """Return what this rank remembers of each parameter, as a share in the mean over ranks."""
-    state, found = exchange.state_dict(), {}
+    state, by_name = exchange.state_dict(), {}
     sizes = {name: p.numel() for name, p in reversed([*module.named_parameters()]) if p.requires_grad}
 
     def of(codec):
@@ -38,11 +38,11 @@ def remembered(exchange, module):
         return extra if isinstance(extra, torch.Tensor) else extra["accumulated"]
 
     if "gradients" in state:
-        shares = {name: of(one["encoders"]["0, 0"]) / dist.get_world_size() for name, one in state["gradients"].items()}
-        return {name: share[: sizes[name]] for name, share in shares.items()}
+        sums = {name: of(kept["encoders"]["0, 0"]) for name, kept in state["gradients"].items()}
+        return {name: total[: sizes[name]] / dist.get_world_size() for name, total in sums.items()}
     for members, group in zip((tuple(sizes)[::2], tuple(sizes)[1::2]), state["groups"], strict=True):
-        found |= dict(zip(members, of(group["codec"]).split([sizes[name] for name in members]), strict=True))
-    return found
+        by_name |= dict(zip(members, of(group["codec"]).split([sizes[name] for name in members]), strict=True))
+    return by_name
 
 
 def lost(technique, codec="efsignsgd", build=net, run=one_pass, **options):

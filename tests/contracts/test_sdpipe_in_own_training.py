@@ -161,14 +161,14 @@ def by_definition(build, how, num_steps=(STEPS, STEPS)):
 
 
 def require_equal(pools, build, how=MappingProxyType({}), num_steps=(STEPS, STEPS), plain=None, **limits):
-    found = pools(len(num_steps)).run(tidy, on_ranks, build, how, num_steps)
-    for worker, ((_, ours), theirs) in enumerate(
-        zip(found, by_definition(plain or build, how, num_steps), strict=True)
+    by_worker = pools(len(num_steps)).run(tidy, on_ranks, build, how, num_steps)
+    for worker, ((_, tensors), expected) in enumerate(
+        zip(by_worker, by_definition(plain or build, how, num_steps), strict=True)
     ):
-        for tensor, other in zip(ours, theirs, strict=True):
+        for tensor, other in zip(tensors, expected, strict=True):
             assert torch.isfinite(tensor).all()
             torch.testing.assert_close(tensor, other, msg=lambda text, worker=worker: f"{worker}: {text}", **limits)
-    return found
+    return by_worker
 
 
 @works("sdpipe", Feature.ACCUMULATION, Feature.UNUSED_PARAMETERS, Feature.FROZEN_PARAMETERS, Feature.CHECKPOINTING)
@@ -240,8 +240,8 @@ def test_weights_that_are_not_finite_reach_all_members_of_a_group(pools):
 
 @works("sdpipe", Feature.UNEVEN_ENDS, note="Replicas that have ended wait in `close`, and end with the mean of all.")
 def test_replicas_with_fewer_batches_end_with_the_mean_of_all(pools):
-    found = require_equal(pools, normalised, num_steps=(2, 5))
-    assert not torch.equal(found[0][0][0], found[1][0][0])  # before the end
+    by_worker = require_equal(pools, normalised, num_steps=(2, 5))
+    assert not torch.equal(by_worker[0][0][0], by_worker[1][0][0])  # before the end
 
 
 def saved(num_steps):
@@ -251,25 +251,25 @@ def saved(num_steps):
     with synchronized(case.model, case.optimizer, num_stages=1, options=Options(window_s=0.0, history=1000)) as sdpipe:
         for iteration in range(num_steps[rank]):
             step(case, iteration)
-        own = held(case)
+        before = held(case)
         if rank < 2:
             with sdpipe.averaged():
                 averaged = held(case)
                 with pytest.raises(RuntimeError, match="step inside `averaged`"):
                     case.optimizer.step()
-            for tensor, other in zip(held(case), own, strict=True):
+            for tensor, other in zip(held(case), before, strict=True):
                 assert torch.equal(tensor, other)
             step(case, num_steps[rank])
-    return own, averaged
+    return before, averaged
 
 
 @works("sdpipe", Feature.SAVING, note="`with sdpipe.averaged():` on all ranks; the module then holds the mean of all.")
 def test_a_checkpoint_holds_the_mean_of_all_replicas_which_then_go_on_with_their_own_weights(pools):
     (first, averaged), (second, other), (third, _) = pools(3).run(tidy, saved, (2, 4, 3))
     assert len(first) > 4 and not torch.equal(first[0], second[0])
-    for own, mean, same in zip(zip(first, second, third, strict=True), averaged, other, strict=True):
+    for replicas, mean, same in zip(zip(first, second, third, strict=True), averaged, other, strict=True):
         assert torch.equal(mean, same)
-        right = torch.stack(own).double().mean(dim=0).to(mean.dtype) if mean.is_floating_point() else own[0]
+        right = torch.stack(replicas).double().mean(dim=0).to(mean.dtype) if mean.is_floating_point() else replicas[0]
         torch.testing.assert_close(mean, right)
 
 
@@ -485,7 +485,7 @@ def test_weights_that_only_begin_equal_are_two_or_refused_where_they_are_said_to
     results = pools(4).run(tidy, of_two_stages, 6, False, math.inf, False)
     torch.testing.assert_close(results[0][1], in_one_process(6, False))
     message = "gradient of the tied weight part.weight differs between its stages; add them up over the stages"
-    assert all(message in found for found in pools(4).run(tidy, refusal, of_two_stages, 2, False, 1.0, True))
+    assert all(message in text for text in pools(4).run(tidy, refusal, of_two_stages, 2, False, 1.0, True))
 
 
 def raising(failing, num_steps=STEPS):

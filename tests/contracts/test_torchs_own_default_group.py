@@ -54,13 +54,13 @@ WORK = {
 def on_rank(report, rank, port, backend):
     store = dist.TCPStore("127.0.0.1", port, is_master=False)
     dist.init_process_group(backend, store=store, rank=rank, world_size=2)
-    found = {}
+    outcomes = {}
     for name, work in WORK.items():
         try:
-            found[name] = work()
+            outcomes[name] = work()
         except Exception as error:
-            found[name] = error
-    report(found)
+            outcomes[name] = error
+    report(outcomes)
 
 
 def reported(backend):

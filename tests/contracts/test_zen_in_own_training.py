@@ -79,10 +79,10 @@ def with_and_without(train, cases) -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 
 def assert_equal_to_ddp(pools, train, cases=((),), exactly: bool = True) -> None:
-    for found in pools(2).run(tidy, with_and_without, train, cases):
-        assert found
-        for own, other in found:
-            torch.testing.assert_close(own, other, equal_nan=True, **({"rtol": 0, "atol": 0} if exactly else {}))
+    for pairs in pools(2).run(tidy, with_and_without, train, cases):
+        assert pairs
+        for tensor, expected in pairs:
+            torch.testing.assert_close(tensor, expected, equal_nan=True, **({"rtol": 0, "atol": 0} if exactly else {}))
 
 
 def scaled(with_zen: bool, sparse: bool) -> list:
@@ -90,9 +90,9 @@ def scaled(with_zen: bool, sparse: bool) -> list:
     model = wrapped(Text(sparse), with_zen)
     broken = float("inf") if dist.get_rank() == 1 else 1.0
     guest = Guest(model, lambda step: losses_of(model)(step) * (broken if step == 10 else 1.0), sgd(model))
-    found = all_of(guest, scales=True)
+    outcome = all_of(guest, scales=True)
     assert guest.seen == [1024, 512, 512, 1024]  # the second step is skipped, on all ranks
-    return found
+    return outcome
 
 
 @works("zen", Feature.GRADIENT_SCALING, note="Nothing is remembered of gradients.")
@@ -113,14 +113,14 @@ def test_a_static_graph_whose_buckets_come_together_at_the_end_of_the_first_pass
 
 def with_unused(with_zen: bool) -> list[torch.Tensor]:
     """Return all gradients of passes in which both ranks, one, and neither use the second table."""
-    model, found = wrapped(Text(), with_zen, find_unused_parameters=True), []
+    model, all_gradients = wrapped(Text(), with_zen, find_unused_parameters=True), []
     for step, users in enumerate([(0, 1), (1,), (), (0,)]):
         model.zero_grad()
         model.module.uses_other = dist.get_rank() in users
         model(batch(step)).square().sum().backward()
         assert (model.module.other.weight.grad is None) == (not users)
-        found += whole(gradients(model))
-    return found
+        all_gradients += whole(gradients(model))
+    return all_gradients
 
 
 @works(
@@ -145,7 +145,7 @@ def all_tables_frozen() -> str:
 
 @works("zen", Feature.FROZEN_PARAMETERS, note="A model whose embeddings are all frozen is refused.")
 def test_tables_that_are_all_frozen_are_refused(pools):
-    assert all("no embedding of its own that is trained" in one for one in pools(2).run(tidy, all_tables_frozen))
+    assert all("no embedding of its own that is trained" in text for text in pools(2).run(tidy, all_tables_frozen))
 
 
 class Tied(Text):
@@ -174,10 +174,10 @@ def trained(with_zen: bool, build, how: dict, **options) -> list:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a tied table is summed densely
         model = wrapped(build(), with_zen, **options)
-    found = all_of(Guest(model, losses_of(model), sgd(model)), **how)
+    outcome = all_of(Guest(model, losses_of(model), sgd(model)), **how)
     if build is Tied:
         assert model.module.out.weight is model.module.table.weight
-    return found
+    return outcome
 
 
 @works("zen", Feature.FROZEN_PARAMETERS, Feature.ACCUMULATION, Feature.BF16, Feature.AUTOCAST, Feature.EMA)
@@ -264,13 +264,13 @@ def compiled(with_zen: bool, when: str) -> list[torch.Tensor]:
         model.zero_grad()
     if with_zen:
         zen.synchronise(model)
-    found = []
+    all_gradients = []
     for step in range(2):
         model.zero_grad()
         call(batch(step)).square().sum().backward()
-        found += whole(gradients(model))
+        all_gradients += whole(gradients(model))
     torch.compiler.reset()
-    return found
+    return all_gradients
 
 
 @works(
@@ -322,14 +322,14 @@ def of_language_model(with_zen: bool, name: str) -> list[torch.Tensor]:
         model = wrapped(
             language_model(name, bert="BertForSequenceClassification"), with_zen, find_unused_parameters=True
         )
-    found = []
+    all_gradients = []
     for step in range(2):
         model.zero_grad()
         ids = batch(step)
         labels = {"labels": ids[:, 0] % 2} if name == "bert" else {"labels": ids}
         model(input_ids=ids, **labels).loss.backward()
-        found += whole(gradients(model))
-    return found
+        all_gradients += whole(gradients(model))
+    return all_gradients
 
 
 @works("zen", Feature.MODELS, note="GPT-2 and T5 share their largest table with the head: it is summed densely.")

@@ -71,13 +71,13 @@ def all_of(guest, **how):
     return [guest.state(guest.model), guest.seen]
 
 
-def equal(one, other):
+def equal(state, other):
     """Tell whether two states, of any nesting, have the same bits."""
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(equal, one, other))
-    return torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+    if isinstance(state, dict):
+        return state.keys() == other.keys() and all(equal(state[key], other[key]) for key in state)
+    if isinstance(state, list | tuple):
+        return len(state) == len(other) and all(map(equal, state, other))
+    return torch.equal(state, other) if isinstance(state, torch.Tensor) else state == other
 
 
 def through_a_file(state):
