@@ -168,10 +168,10 @@ def test_positions_spread_evenly_over_a_large_tensor(k):
 def test_each_call_draws_anew_and_seed_and_site_repeat_the_stream():
     x = torch.arange(1000.0)
     first, again, other = RandomK(50, seed=7), RandomK(50, seed=7), RandomK(50, seed=8)
-    one, two = (first.encode(x).tensors[1].tolist() for _ in range(2))
-    assert one != two
-    assert [again.encode(x).tensors[1].tolist() for _ in range(2)] == [one, two]
-    assert other.encode(x).tensors[1].tolist() != one
+    drawn, anew = (first.encode(x).tensors[1].tolist() for _ in range(2))
+    assert drawn != anew
+    assert [again.encode(x).tensors[1].tolist() for _ in range(2)] == [drawn, anew]
+    assert other.encode(x).tensors[1].tolist() != drawn
     by_site = [first.for_site(site).encode(x).tensors[1].tolist() for site in ("a", "b", "a")]
     assert by_site[0] == by_site[2] != by_site[1]
     values, indices = first.encode(x.view(10, 100)).tensors

@@ -37,7 +37,7 @@ def stage_of(value):
 def follow(num_batches):
     """Train x -> a x -> b a x -> c b a x on the loss c b a x, with rate 1 on stage 0 alone."""
     part, order, weights = stage_of(2.0), Labels(), []
-    schedule = Endless1F1B(part, lambda found, wanted: (found * wanted).sum(), group=dist.group.WORLD, during=order)
+    schedule = Endless1F1B(part, lambda output, target: (output * target).sum(), group=dist.group.WORLD, during=order)
     rate = 1.0 if dist.get_rank() == 0 else 0.0
     batches = [(torch.full((1, 1), 1.0 + number), torch.ones(1, 1)) for number in range(num_batches)]
     losses = []
@@ -104,7 +104,7 @@ class Partly(nn.Module):
 
 def train_partly(lengths):
     part = Partly()
-    schedule = Endless1F1B(part, lambda found, _: found.sum(), group=dist.group.WORLD)
+    schedule = Endless1F1B(part, lambda output, _: output.sum(), group=dist.group.WORLD)
     for _ in schedule.run([(torch.ones(length, 2), torch.zeros(0)) for length in lengths]):
         pass  # gradients add up
     return [None if weight.grad is None else weight.grad.item() for weight in part.parameters()]
@@ -119,7 +119,7 @@ def train_with_hooks():
     part.weight.register_hook(lambda gradient: 0.5 * gradient)
     part.weight.register_post_accumulate_grad_hook(lambda weight: seen.append(weight.grad.item()))
     part.requires_grad_(dist.get_rank() > 0)  # nothing of the first stage is trained
-    schedule = Endless1F1B(part, lambda found, _: found.sum(), group=dist.group.WORLD)
+    schedule = Endless1F1B(part, lambda output, _: output.sum(), group=dist.group.WORLD)
     for _ in schedule.run([(torch.ones(1, 1), torch.zeros(0))] * 2):
         pass
     return seen
@@ -132,7 +132,7 @@ def test_hooks_of_parameters_see_their_gradients_and_a_stage_may_be_frozen(ranks
 def send_words():
     part = nn.Embedding(2, 2)
     part.register_forward_hook(lambda *_: torch.zeros(2, dtype=torch.int64))
-    schedule = Endless1F1B(part, lambda found, _: found.sum(), group=dist.group.WORLD)
+    schedule = Endless1F1B(part, lambda output, _: output.sum(), group=dist.group.WORLD)
     if dist.get_rank() == 0:
         with pytest.raises(ValueError, match=r"result of stage 0 is torch.int64 \(2,\); it must be of floats"):
             next(schedule.run([(torch.zeros(2, dtype=torch.int64), torch.zeros(0))]))

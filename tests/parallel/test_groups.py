@@ -108,9 +108,9 @@ def test_written_bytes_count_once_also_while_they_wait_for_a_slow_reader_and_rec
 
 def test_listening_and_other_sockets_and_files_count_nothing(tmp_path):
     before = tcp_bytes_sent()
-    one, other = socket.socketpair()
-    with one, other, open(tmp_path / "file", "wb") as file, socket.socket(type=socket.SOCK_DGRAM) as datagrams:
-        one.sendall(bytes(100))
+    sender, receiver = socket.socketpair()
+    with sender, receiver, open(tmp_path / "file", "wb") as file, socket.socket(type=socket.SOCK_DGRAM) as datagrams:
+        sender.sendall(bytes(100))
         datagrams.sendto(bytes(100), ("127.0.0.1", 9))
         file.write(bytes(100))
         with socket.create_server(("127.0.0.1", 0)):

@@ -50,8 +50,8 @@ def test_column_then_row_equals_two_plain_linears_in_output_and_all_gradients(si
 def test_every_number_of_ranks_starts_from_the_same_full_weight_and_leaves_the_global_generator_alone():
     before = torch.get_rng_state()
     for size in (2, 4):
-        for dim, (one, many) in enumerate(zip(pair(1), pair(size), strict=True)):
-            assert torch.equal(join(list(many.weights), dim=dim), one.weights[0])
+        for dim, (whole, part) in enumerate(zip(pair(1), pair(size), strict=True)):
+            assert torch.equal(join(list(part.weights), dim=dim), whole.weights[0])
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -119,12 +119,12 @@ def torch_layer(layer: TransformerLayer) -> nn.TransformerEncoderLayer:
 @pytest.mark.parametrize("kind", [TransformerLayer, PreNormTransformerLayer])
 def test_the_uncut_layer_equals_torchs_transformer_layer(kind):
     layer = kind(CONFIG, VirtualTensorGroup(1))
-    ours, theirs = batch().requires_grad_(), batch().requires_grad_()
-    y, expected = layer(ours), torch_layer(layer)(theirs)
+    x, x_torch = batch().requires_grad_(), batch().requires_grad_()
+    y, expected = layer(x), torch_layer(layer)(x_torch)
     torch.testing.assert_close(y, expected)
     y.square().sum().backward()
     expected.square().sum().backward()
-    torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(x.grad, x_torch.grad, rtol=1e-4, atol=1e-5)
 
 
 def test_dropout_draws_anew_in_training_keeps_the_mean_and_leaves_the_global_generator_alone():
@@ -173,8 +173,8 @@ def test_attention_in_bfloat16_is_that_of_fp32_but_for_rounding():
     x_BSH = torch.randn(3, 7, 64, generator=torch.Generator().manual_seed(0))
     mask = torch.zeros(3, 1, 1, 7)
     mask[1, ..., 4:] = torch.finfo(torch.float32).min
-    expected, found = exact(x_BSH, mask), narrow(x_BSH.bfloat16(), mask)
-    torch.testing.assert_close(found.float(), expected, rtol=0.05, atol=0.05)
+    expected, output = exact(x_BSH, mask), narrow(x_BSH.bfloat16(), mask)
+    torch.testing.assert_close(output.float(), expected, rtol=0.05, atol=0.05)
 
 
 def load_column_(*weight_and_bias):

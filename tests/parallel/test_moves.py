@@ -113,16 +113,16 @@ def crossed(group):
 
 def alone(group):
     """All moves of one rank, whose messages go nowhere."""
-    moves, one = moves_of(group), matrix(0)
-    arrived = [moves.broadcast([one], 0, Shape.of(one)).wait(), moves.gather([one]).wait()[0]]
-    arrived += [moves.reduce([one], 0).wait(), *moves.exchange([{}], [{}]).wait()]
+    moves, tensor = moves_of(group), matrix(0)
+    arrived = [moves.broadcast([tensor], 0, Shape.of(tensor)).wait(), moves.gather([tensor]).wait()[0]]
+    arrived += [moves.reduce([tensor], 0).wait(), *moves.exchange([{}], [{}]).wait()]
     return as_lists(arrived), len(group.traffic)
 
 
 def on_a_rank():
     whole, rank = ProcessTensorGroup(), dist.get_rank()
     last_three = dist.new_group([1, 2, 3])
-    ones = [dist.new_group([one]) for one in range(4)]
+    ones = [dist.new_group([member]) for member in range(4)]
     result = {"whole": (moved(whole), ledger(whole)), "alone": alone(ProcessTensorGroup(ones[rank]))}
     if rank > 0:
         part = ProcessTensorGroup(last_three)

@@ -115,9 +115,9 @@ def run_both() -> tuple[list[torch.Tensor], list[torch.Tensor]]:
 
 
 def test_outputs_and_gradients_equal_dtensors_on_pairs_of_ranks(ranks):
-    for theirs, ours in ranks.run(run_both):
+    for by_dtensor, by_workbench in ranks.run(run_both):
         names = ("output", "input", "column weight", "column bias", "row weight", "row bias")
-        for name, expected, actual in zip(names, theirs, ours, strict=True):
+        for name, expected, actual in zip(names, by_dtensor, by_workbench, strict=True):
             torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-6, msg=name)
 
 

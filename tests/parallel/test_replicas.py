@@ -20,16 +20,16 @@ def ranks(pools):
 
 def averaged(rounds, name):
     place = Place.of_this_rank(1)
-    averager, found = Averager(place, torch.device("cpu"), name, LIMIT), []
+    averager, by_round = Averager(place, torch.device("cpu"), name, LIMIT), []
     flat = torch.tensor([float(10**place.pipeline), 1.0])
     for members, is_kept in rounds:
         if place.pipeline in members:
             averager.sum_(flat, members, is_kept)
             flat /= len(members)
-        found.append(flat.clone())
+        by_round.append(flat.clone())
     count = len(averager._communicators)
     averager.close()
-    return found, count
+    return by_round, count
 
 
 def test_members_average_as_defined_by_messages_and_by_communicators_of_their_own(ranks):
@@ -38,8 +38,8 @@ def test_members_average_as_defined_by_messages_and_by_communicators_of_their_ow
     results = ranks.run(averaged, rounds, "a test")
     for number, (members, _) in enumerate(rounds):
         models = average_by_definition(models, members)
-        for worker, (found, _) in enumerate(results):
-            assert torch.allclose(found[number], models[worker])
+        for worker, (by_round, _) in enumerate(results):
+            assert torch.allclose(by_round[number], models[worker])
         assert len({tuple(results[worker][0][number].tolist()) for worker in members}) == 1  # the same bits
     assert [count for _, count in results] == [1, 2, 0, 2]  # kept: {1, 3} and {0, 1, 3}
 

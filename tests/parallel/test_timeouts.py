@@ -70,8 +70,8 @@ MAKERS = {
 def timeouts_of_new_groups(maker: str) -> tuple[timedelta, list[timedelta]]:
     groups = dist.distributed_c10d._world.pg_map
     before = set(groups)
-    own = MAKERS[maker]() or []  # communicators that torch does not list
-    return timeout_of(), own + [timeout_of(group) for group in set(groups) - before]
+    unlisted = MAKERS[maker]() or []  # communicators that torch does not list
+    return timeout_of(), unlisted + [timeout_of(group) for group in set(groups) - before]
 
 
 @pytest.mark.parametrize("maker", MAKERS)
@@ -187,7 +187,7 @@ def test_a_rank_that_closes_its_groups_at_once_does_not_close_them_on_a_rank_tha
 def bound_devices():
     """Open a group beside one of some ranks; return the device of the job while it is opened, and afterwards."""
     job, seen, create = dist.group.WORLD, [], dist.new_group
-    own = [dist.new_group([0, 1]), dist.new_group([2])][dist.get_rank() // 2]
+    group = [dist.new_group([0, 1]), dist.new_group([2])][dist.get_rank() // 2]
 
     def watched(*args, **kwargs):
         seen.append(str(job.bound_device_id))
@@ -197,7 +197,7 @@ def bound_devices():
         patch.setattr(dist, "new_group", watched)
         job.bound_device_id = torch.device("cuda", 0)  # as init_process_group(device_id=...) does
         try:
-            group_beside(own)
+            group_beside(group)
             return {*seen}, str(job.bound_device_id)
         finally:
             job.bound_device_id = None

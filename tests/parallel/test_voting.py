@@ -27,13 +27,13 @@ class Lighthouse:
 
 def listening() -> set[tuple[str, int]]:
     connections = psutil.Process().net_connections()
-    return {tuple(each.laddr) for each in connections if each.status == psutil.CONN_LISTEN}
+    return {tuple(connection.laddr) for connection in connections if connection.status == psutil.CONN_LISTEN}
 
 
 def voting() -> tuple[list, dict]:
-    """Return where this rank listens more than before, and what its manager was told."""
+    """Return where this rank listens more than before, and its manager's options."""
     torchft, coordination = ModuleType("torchft"), ModuleType("torchft.coordination")
-    torchft.Manager = lambda **told: SimpleNamespace(told=told, shutdown=lambda wait: None)
+    torchft.Manager = lambda **options: SimpleNamespace(options=options, shutdown=lambda wait: None)
     torchft.ProcessGroupGloo = lambda timeout: timedelta
     coordination.LighthouseServer = Lighthouse
     sys.modules |= {"torchft": torchft, "torchft.coordination": coordination}
@@ -42,17 +42,17 @@ def voting() -> tuple[list, dict]:
         votes = Voting(print, dict)
     finally:
         del sys.modules["torchft"], sys.modules["torchft.coordination"]
-    where, told = listening() - before, votes.manager.told
+    where, options = listening() - before, votes.manager.options
     votes.close()
-    return sorted(where), {name: told[name] for name in ("lighthouse_addr", "store_addr", "store_port")}
+    return sorted(where), {name: options[name] for name in ("lighthouse_addr", "store_addr", "store_port")}
 
 
 def test_lighthouse_and_store_listen_on_loopback_alone(pools):
-    (first, told), (second, also_told) = pools(2).run(tidy, voting)
+    (first, options), (second, other_options) = pools(2).run(tidy, voting)
     assert len(first) == 2  # the lighthouse and the first rank's store
     assert len(second) == 1
     assert {address for address, _ in first + second} == {"127.0.0.1"}
-    for own, where in ((told, first), (also_told, second)):
-        assert (own["store_addr"], own["store_port"]) in where
-        assert own["lighthouse_addr"] == told["lighthouse_addr"]
-    assert told["lighthouse_addr"] in {f"http://127.0.0.1:{port}" for _, port in first}
+    for of_rank, where in ((options, first), (other_options, second)):
+        assert (of_rank["store_addr"], of_rank["store_port"]) in where
+        assert of_rank["lighthouse_addr"] == options["lighthouse_addr"]
+    assert options["lighthouse_addr"] in {f"http://127.0.0.1:{port}" for _, port in first}
