@@ -29,8 +29,8 @@ from workbench.techniques.zen.method.sparsity import (
 
 def some_indices(num=600, seed=0):
     draw = torch.Generator().manual_seed(seed)
-    found = torch.randint(LARGEST_INDEX, (num,), generator=draw).unique()
-    return torch.cat([found, torch.tensor([LARGEST_INDEX])])[torch.randperm(len(found) + 1, generator=draw)]
+    indices = torch.randint(LARGEST_INDEX, (num,), generator=draw).unique()
+    return torch.cat([indices, torch.tensor([LARGEST_INDEX])])[torch.randperm(len(indices) + 1, generator=draw)]
 
 
 def test_the_hash_is_murmurhash3_of_four_bytes_and_vectorised_hashes_equal_the_definition():
@@ -63,21 +63,21 @@ def test_hierarchical_hashing_equals_its_definition_and_loses_nothing(num_partit
 def test_on_a_gpu_hierarchical_hashing_makes_the_same_partitions(parallel_slots, serial_slots):
     indices = some_indices(200_000)
     slots = {"parallel_slots": parallel_slots, "serial_slots": serial_slots}
-    for found in (hierarchical_hash(indices.cuda(), 4, seed=5, **slots), partition(indices.cuda(), 4, 5)):
-        for own, expected in zip(found, partition(indices, 4, 5), strict=True):
-            assert torch.equal(own.cpu().sort().values, expected.sort().values)
+    for partitions in (hierarchical_hash(indices.cuda(), 4, seed=5, **slots), partition(indices.cuda(), 4, 5)):
+        for part, expected in zip(partitions, partition(indices, 4, 5), strict=True):
+            assert torch.equal(part.cpu().sort().values, expected.sort().values)
 
 
 def test_indices_at_the_ends_of_the_range_and_of_one_partition_alone_are_kept():
     for few in ([], [0], [LARGEST_INDEX], [0, LARGEST_INDEX]):
-        found = hierarchical_hash(torch.tensor(few, dtype=torch.int64), 4, parallel_slots=8, serial_slots=1, seed=0)
-        assert len(found) == 4
-        assert sorted(torch.cat(found).tolist()) == few
+        parts = hierarchical_hash(torch.tensor(few, dtype=torch.int64), 4, parallel_slots=8, serial_slots=1, seed=0)
+        assert len(parts) == 4
+        assert sorted(torch.cat(parts).tolist()) == few
     indices = torch.arange(20_000)
-    own = indices[partition_of(indices, 8, 3) == 5]
-    found = hierarchical_hash(own, 8, parallel_slots=2 * len(own), serial_slots=len(own) // 5, seed=3)
-    assert sorted(found[5].tolist()) == own.tolist()
-    assert not any(len(part) for number, part in enumerate(found) if number != 5)
+    members = indices[partition_of(indices, 8, 3) == 5]
+    partitions = hierarchical_hash(members, 8, parallel_slots=2 * len(members), serial_slots=len(members) // 5, seed=3)
+    assert sorted(partitions[5].tolist()) == members.tolist()
+    assert not any(len(part) for number, part in enumerate(partitions) if number != 5)
 
 
 def test_an_index_has_the_same_partition_on_every_rank():
@@ -121,10 +121,10 @@ def test_the_hash_bitmap_of_figure_3_10_by_hand():
     members = [
         [i for i in range(15) if hash_of_by_definition(i, hash_of_by_definition(0, 0)) * 3 >> 32 == p] for p in range(3)
     ]
-    own = members[0]
-    bits = bitmap.encode(torch.tensor([own[2], own[1]]), 0)
+    first = members[0]
+    bits = bitmap.encode(torch.tensor([first[2], first[1]]), 0)
     assert bits[0] == 0b110  # the second and the third
-    assert bitmap.decode(bits, 0).tolist() == own[1:3]
+    assert bitmap.decode(bits, 0).tolist() == first[1:3]
 
 
 @pytest.mark.parametrize(("domain_size", "num_partitions"), [(1, 1), (15, 3), (1000, 7), (4096, 16)])
@@ -154,7 +154,7 @@ def test_an_index_given_twice_is_one_bit():
 
 def test_formats_cost_what_section_3_3_4_says():
     # DeepFM's 214 M values on 16 servers: bitmaps of 27 MB with a hash bitmap, 428 MB without.
-    sizes = {one: index_bytes(one, 10**6, 214 * 10**6, 16) for one in ("hash bitmap", "bitmap", "COO")}
+    sizes = {name: index_bytes(name, 10**6, 214 * 10**6, 16) for name in ("hash bitmap", "bitmap", "COO")}
     assert sizes == {"hash bitmap": 26.75e6, "bitmap": 428e6, "COO": 4e6}
     assert nonzero_blocks(torch.tensor([700, 3, 255, 256])).tolist() == [0, 1, 2]
 
@@ -204,12 +204,12 @@ def test_theorem_3_1_holds_at_both_ends(sets, expected):
     home = np.arange(80) % 8
     if len(sets[0]) == 10:  # of each rank's ten, spread them as evenly as ten over eight allow
         expected = expected | {"balanced": traffic(RIVALS["Balanced Parallelism"], sets, home)}
-    found = {scheme: traffic(scheme, sets, home) for scheme in SCHEMES if scheme.balance != "Imbalanced"}
-    best_central = min(n for scheme, n in found.items() if scheme.partition == "Centralization")
-    assert found[RIVALS["SparCML"]] == best_central == expected["centralised"]
-    assert found[RIVALS["Balanced Parallelism"]] == expected["balanced"]
+    by_scheme = {scheme: traffic(scheme, sets, home) for scheme in SCHEMES if scheme.balance != "Imbalanced"}
+    best_central = min(n for scheme, n in by_scheme.items() if scheme.partition == "Centralization")
+    assert by_scheme[RIVALS["SparCML"]] == best_central == expected["centralised"]
+    assert by_scheme[RIVALS["Balanced Parallelism"]] == expected["balanced"]
     winner = "Balanced Parallelism" if len(sets[0]) == 80 else "SparCML"
-    assert found[RIVALS[winner]] == min(found.values())
+    assert by_scheme[RIVALS[winner]] == min(by_scheme.values())
 
 
 def zipf_sets(num, domain_size=20_000, drawn=2000):

@@ -146,15 +146,15 @@ def by_definition(scheme, gradients):
 def test_the_bits_are_those_of_adding_dense_tensors(pools, num_ranks):
     exact = {"AGsparse", "Sparse PS", "OmniReduce", "Zen, COO", "Zen"} | ({"SparCML"} if num_ranks != 3 else set())
     dtypes = (torch.float32, torch.float16, torch.bfloat16)
-    found = pools(num_ranks).run(odd_sums, sorted(exact), dtypes)
+    by_rank = pools(num_ranks).run(odd_sums, sorted(exact), dtypes)
     for dtype in dtypes:
         steps = zip(*(odd_gradients(rank, dtype) for rank in range(num_ranks)), strict=True)
         for number, gradients in enumerate(steps):
             is_sparse = number % 2 and gradients[0].numel()
-            gradients = [twice(one).coalesce().to_dense() for one in gradients] if is_sparse else list(gradients)
+            gradients = [twice(tensor).coalesce().to_dense() for tensor in gradients] if is_sparse else list(gradients)
             for scheme in exact:
                 total = by_definition(scheme, gradients)
-                for sums in found:
+                for sums in by_rank:
                     assert torch.equal(bits(sums[scheme, dtype][number]), bits(total)), (scheme, dtype, number)
 
 
@@ -168,7 +168,7 @@ def summed_together():
     is_equal = all(map(torch.equal, alone, together)), sums.wire.sent_bytes == 2 * sent_bytes
     in_place = sums.all_reduce_(tables)
     assert in_place[0] is tables[0]
-    assert all(torch.equal(one.to_dense(), other) for one, other in zip(in_place, together, strict=True))
+    assert all(torch.equal(total.to_dense(), other) for total, other in zip(in_place, together, strict=True))
     return *is_equal, sums.all_reduce_together([])
 
 
@@ -212,7 +212,7 @@ def union_of(sets):
 
 def ag_sparse_bytes(sets, entry_bytes, rank):
     sent = 3 * len(sets[rank]) * (entry_bytes + 4)
-    return sent, sum(len(one) * (entry_bytes + 4) for other, one in enumerate(sets) if other != rank)
+    return sent, sum(len(indices) * (entry_bytes + 4) for other, indices in enumerate(sets) if other != rank)
 
 
 def sparcml_bytes(sets, entry_bytes, rank):
@@ -224,11 +224,11 @@ def sparcml_bytes(sets, entry_bytes, rank):
 
 def push_pull_bytes(sets, entry_bytes, rank, cut, written=None):
     """Push parts in COO, pull sums with indices, of 4 bytes each unless `written` gives a partition's."""
-    parts, total = [cut(one) for one in sets], cut(union_of(sets))
-    own = [len(part) * entry_bytes + (written(p) if written else 4 * len(part)) for p, part in enumerate(total)]
+    parts, total = [cut(indices) for indices in sets], cut(union_of(sets))
+    pulled = [len(part) * entry_bytes + (written(p) if written else 4 * len(part)) for p, part in enumerate(total)]
     pushed = [[len(part) * (entry_bytes + 4) for part in of_rank] for of_rank in parts]
-    sent = sum(pushed[rank]) - pushed[rank][rank] + 3 * own[rank]
-    return sent, sum(row[rank] for other, row in enumerate(pushed) if other != rank) + sum(own) - own[rank]
+    sent = sum(pushed[rank]) - pushed[rank][rank] + 3 * pulled[rank]
+    return sent, sum(row[rank] for other, row in enumerate(pushed) if other != rank) + sum(pulled) - pulled[rank]
 
 
 def ranges(indices):
@@ -287,9 +287,9 @@ def reduced(layout, seeds=(0,), domain_sizes=(60,), dtypes=(torch.float32,), **o
 @pytest.mark.parametrize("ranks_per_host", [1, 2, 4])
 def test_a_tensor_keeps_its_layout_and_equal_indices_are_summed(ranks, ranks_per_host):
     for layout in ("dense", "sparse"):
-        found = ranks.run(tidy, reduced, layout, ranks_per_host=ranks_per_host)
-        expected = torch.stack([own for _, own in found]).sum(dim=0)
-        for total, _ in found:
+        by_rank = ranks.run(tidy, reduced, layout, ranks_per_host=ranks_per_host)
+        expected = torch.stack([gradient for _, gradient in by_rank]).sum(dim=0)
+        for total, _ in by_rank:
             assert (total.layout == torch.sparse_coo) == (layout == "sparse")
             torch.testing.assert_close(total.to_dense(), expected)
 
@@ -336,9 +336,9 @@ def trained(sparse, scheme, ranks_per_host=1, steps=3, device="cpu"):
         for model in (plain, hooked):
             model.zero_grad()
             model(ids).square().sum().backward()
-        for own, other in zip(plain.parameters(), hooked.parameters(), strict=True):
-            assert own.grad.layout == other.grad.layout
-            largest = max(largest, (own.grad.to_dense() - other.grad.to_dense()).abs().max().item())
+        for weight, other in zip(plain.parameters(), hooked.parameters(), strict=True):
+            assert weight.grad.layout == other.grad.layout
+            largest = max(largest, (weight.grad.to_dense() - other.grad.to_dense()).abs().max().item())
     return largest, sums.wire.sent_bytes
 
 
@@ -368,11 +368,11 @@ def test_a_table_that_shares_its_bucket_is_summed_by_zen_in_every_step(ranks):
 
 def in_two_groups():
     groups = [dist.new_group(members) for members in ([0, 1], [2, 3])]
-    own = groups[dist.get_rank() // 2]
+    group = groups[dist.get_rank() // 2]
     tensor = torch.full((6,), float(dist.get_rank()))
     with pytest.raises(ValueError, match="must be 1 here: the group has 2 of 4 ranks"):
-        zen.SparseSynchroniser(own, ranks_per_host=2)
-    return int(zen.all_reduce_sparse(tensor, own)[0])
+        zen.SparseSynchroniser(group, ranks_per_host=2)
+    return int(zen.all_reduce_sparse(tensor, group)[0])
 
 
 def test_groups_sum_for_themselves(ranks):
@@ -435,8 +435,8 @@ def hooked_in_two_groups(rank_with_more_groups):
 
 @pytest.mark.parametrize("rank_with_more_groups", [0, 3, 0])
 def test_a_model_of_a_part_of_the_ranks_is_synchronised_by_itself(ranks, rank_with_more_groups):
-    found = ranks.run(tidy, hooked_in_two_groups, rank_with_more_groups)
-    assert found == [[0.5, 1.0, 0.0, 0.0]] * 2 + [[0.0, 0.0, 1.5, 2.0]] * 2
+    by_rank = ranks.run(tidy, hooked_in_two_groups, rank_with_more_groups)
+    assert by_rank == [[0.5, 1.0, 0.0, 0.0]] * 2 + [[0.0, 0.0, 1.5, 2.0]] * 2
 
 
 class Tied(nn.Module):
@@ -459,12 +459,12 @@ def tied(has_own):
         model = DistributedDataParallel(Tied(has_own), bucket_cap_mb=zen.BUCKET_MB)
         sums = zen.synchronise(model)
     model(torch.arange(10)).backward()
-    return [str(one.message).split(":")[0] for one in caught], sums.wire.sent_bytes
+    return [str(warning.message).split(":")[0] for warning in caught], sums.wire.sent_bytes
 
 
 def test_a_table_that_the_head_shares_is_summed_densely_with_a_warning(ranks):
     (first, sent_bytes), *others = ranks.run(tied, True)
     assert first == ["table shares its weight with a layer that is no embedding"]
     assert 0 < sent_bytes < 6 * 10 * (8 * 4 + 4)  # 10 rows of the other table are pushed and pulled, at most thrice
-    assert all(found == [] for found, _ in others)
+    assert all(messages == [] for messages, _ in others)
     assert all("no embedding of its own" in message for message in ranks.run(refusal, tied, False))

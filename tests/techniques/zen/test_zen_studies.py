@@ -28,8 +28,8 @@ def release():
 def test_the_papers_lstm_touches_the_softmax_rows_that_it_samples(release):
     sets, num_rows = release
     assert num_rows == 2 * 793_471
-    assert all(1134 <= np.sum(one < 793_471) <= 1240 for one in sets)  # distinct words of a batch
-    assert all(8192 <= np.sum(one >= 793_471) <= 8192 + 1240 for one in sets)
+    assert all(1134 <= np.sum(indices < 793_471) <= 1240 for indices in sets)  # distinct words of a batch
+    assert all(8192 <= np.sum(indices >= 793_471) <= 8192 + 1240 for indices in sets)
     rows = counted.lm1b_rows()
     assert value(rows, "density", table="softmax") == pytest.approx(0.01105, abs=2e-5)
     assert value(rows, "skewness", table="input", partitions=128) > value(rows, "skewness", table="softmax") > 1
@@ -85,9 +85,9 @@ def test_theorem_3_1_needs_more_than_some_overlap(release, monkeypatch):
 
 def test_tables_of_a_task_are_counted_one_by_one():
     task = measured.EmbeddingTask("nmt", batch=2, seed=0, size="tiny")
-    found = simulated.task_sets(task, 1)
-    assert [num_rows for _, num_rows in found] == list(task.embeddings.values())
-    for ((rows,), _), touched in zip(found, task.touched(0, 0).values(), strict=True):
+    tables = simulated.task_sets(task, 1)
+    assert [num_rows for _, num_rows in tables] == list(task.embeddings.values())
+    for ((rows,), _), touched in zip(tables, task.touched(0, 0).values(), strict=True):
         assert rows.tolist() == touched.tolist()
 
 
