@@ -39,11 +39,11 @@ def test_equation_2_by_hand():
 
 
 def test_the_calibrated_bandwidths_of_ic1_save_what_the_text_says():
-    one, four = PRESETS["IC1"].algorithm(8, 1), PRESETS["IC1"].algorithm(2, 4)
+    atp1_rates, atp4_rates = PRESETS["IC1"].algorithm(8, 1), PRESETS["IC1"].algorithm(2, 4)
     sizes = {"num_layers": 1, "batch": 4, "sequence": 2048, "hidden": 4096, "value_bytes": 2}
-    atp1 = communication_time_s(**sizes, d1=8, d2=1, b1_bytes_per_s=one.b1_bytes_per_s, b2_bytes_per_s=math.inf)
+    atp1 = communication_time_s(**sizes, d1=8, d2=1, b1_bytes_per_s=atp1_rates.b1_bytes_per_s, b2_bytes_per_s=math.inf)
     atp4 = communication_time_s(
-        **sizes, d1=2, d2=4, b1_bytes_per_s=four.b1_bytes_per_s, b2_bytes_per_s=four.b2_bytes_per_s
+        **sizes, d1=2, d2=4, b1_bytes_per_s=atp4_rates.b1_bytes_per_s, b2_bytes_per_s=atp4_rates.b2_bytes_per_s
     )
     assert 1 - atp4 / atp1 == pytest.approx(0.455, abs=0.001)  # 46 % by the text, section 5.3
 
@@ -55,15 +55,15 @@ def figure_7a():
 
 
 def test_equation_3_gives_the_example_of_the_text():
-    found = figure_7a().shared(8, 2)  # section 3.5
-    assert found.b1_bytes_per_s == 12.5 * GB
-    assert found.b2_bytes_per_s == 200 * GB
+    shared = figure_7a().shared(8, 2)  # section 3.5
+    assert shared.b1_bytes_per_s == 12.5 * GB
+    assert shared.b2_bytes_per_s == 200 * GB
 
 
 def test_equation_4_by_hand():
-    found = figure_7a().algorithm(8, 2)
-    assert found.b1_bytes_per_s == pytest.approx(8 / 14 * 12.5 * GB)
-    assert found.b2_bytes_per_s == pytest.approx(2 / 2 * 200 * GB)
+    bandwidths = figure_7a().algorithm(8, 2)
+    assert bandwidths.b1_bytes_per_s == pytest.approx(8 / 14 * 12.5 * GB)
+    assert bandwidths.b2_bytes_per_s == pytest.approx(2 / 2 * 200 * GB)
 
 
 @pytest.mark.parametrize(
@@ -91,22 +91,22 @@ def test_rings_are_counted_device_by_device():
 @pytest.mark.parametrize("shape", [(4, 2), (2, 4), (8, 1), (1, 8)])
 def test_exact_bytes_are_those_of_equation_2_and_the_norms(shape):
     d1, d2 = shape
-    found = messages(M2, d1, d2)
+    sent = messages(M2, d1, d2)
     value = M2.num_values * M2.value_bytes
     norms = 2 * 2 * equations.STATISTICS_BYTES * d2 * M2.batch * M2.sequence * (d2 > 1)
     for axis, expected in ((1, 4 * value / d2 * (d1 > 1)), (2, 14 * value / d1 * (d2 > 1) + norms / 2)):
-        all_reduced = sum(one.kind.rounds / 2 * one.num_bytes for one in found if one.axis == axis)
+        all_reduced = sum(message.kind.rounds / 2 * message.num_bytes for message in sent if message.axis == axis)
         assert all_reduced == pytest.approx(expected)
 
 
 def test_sequence_parallelism_sends_as_much_on_axis_1_but_for_gradients_of_parameters():
     def sent(axis, cuts):
-        found = messages(M2, 4, 2, sequence_parallel=cuts)
-        return sum(one.sent_bytes(4) for one in found if one.axis == axis and "parameters" not in one.what)
+        of_axis = [message for message in messages(M2, 4, 2, sequence_parallel=cuts) if message.axis == axis]
+        return sum(message.sent_bytes(4) for message in of_axis if "parameters" not in message.what)
 
     assert sent(1, False) == pytest.approx(sent(1, True), rel=1e-12)
     assert sent(2, False) > sent(2, True)  # norms have fewer positions
-    assert sum("parameters" in one.what for one in messages(M2, 4, 2, sequence_parallel=True)) == 6
+    assert sum("parameters" in message.what for message in messages(M2, 4, 2, sequence_parallel=True)) == 6
 
 
 def test_floating_point_operations_are_those_of_table_2_in_units_of_2_to_the_40():
@@ -134,10 +134,10 @@ def test_chunks_hide_messages_behind_computation():
 
 def test_meshes_and_strategies_come_best_first():
     assert meshes(6) == [(6, 1), (3, 2), (2, 3), (1, 6)]
-    found = search(PRESETS["IC3"], 8, M2)
-    assert [one.name for one in found] == ["ATP-1", "ATP-2", "ATP-4", "ATP-8"]  # section 5.3 for IC3
-    assert all(one.total_s == one.axis1_s + one.axis2_s for one in found)
-    assert found[0].axis2_s == 0
+    strategies = search(PRESETS["IC3"], 8, M2)
+    assert [strategy.name for strategy in strategies] == ["ATP-1", "ATP-2", "ATP-4", "ATP-8"]  # section 5.3 for IC3
+    assert all(strategy.total_s == strategy.axis1_s + strategy.axis2_s for strategy in strategies)
+    assert strategies[0].axis2_s == 0
 
 
 def test_start_ups_decide_for_small_messages():
@@ -151,11 +151,11 @@ def test_start_ups_decide_for_small_messages():
 def test_torchs_model_by_hand():
     work = Workload(batch=1, sequence=1, hidden=1000, heads=2, value_bytes=2)
     # four all-reduces of 2,000 bytes on two devices: 2 hops of 0.6 us, 1,000 bytes a hop at 87.7 GB/s, 6.6 us each
-    (one, two) = sorted(search_by_torch(2, work, 2), key=lambda strategy: strategy.d2)
-    assert one.total_s == pytest.approx(4 * (6.6e-6 + 2 * 0.6e-6 + 2 * 1000 / (87.7 * 2**30)))
+    (inside, cut_in_two) = sorted(search_by_torch(2, work, 2), key=lambda strategy: strategy.d2)
+    assert inside.total_s == pytest.approx(4 * (6.6e-6 + 2 * 0.6e-6 + 2 * 1000 / (87.7 * 2**30)))
     (between, _) = sorted(search_by_torch(2, work, 1), key=lambda strategy: strategy.d2)
     assert between.total_s == pytest.approx(4 * (6.6e-6 + 2 * 2.7e-6 + 2 * 1000 / (0.22 * 87.7 * 2**30)))
-    assert two.axis1_s == 0
+    assert cut_in_two.axis1_s == 0
 
 
 def test_a_search_refuses_what_does_not_fit():

@@ -76,8 +76,8 @@ def by_one_process():
 def test_a_block_on_every_mesh_equals_that_of_one_process(ranks, options):
     wanted = by_one_process()
     for shape in MESHES:
-        for found in ranks.run(tidy, on_mesh, *shape, **options):
-            torch.testing.assert_close(found, wanted, msg=lambda text, shape=shape: f"{shape}: {text}")
+        for outcome in ranks.run(tidy, on_mesh, *shape, **options):
+            torch.testing.assert_close(outcome, wanted, msg=lambda text, shape=shape: f"{shape}: {text}")
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -86,8 +86,8 @@ def test_on_a_gpu_a_block_is_that_of_one_process(options):
     wanted = by_one_process()
     with Ranks(4, device="cuda") as ranks:
         for shape in MESHES:
-            for found in ranks.run(tidy, on_mesh, *shape, "cuda", **options):
-                torch.testing.assert_close(found, wanted, check_device=False)
+            for outcome in ranks.run(tidy, on_mesh, *shape, "cuda", **options):
+                torch.testing.assert_close(outcome, wanted, check_device=False)
 
 
 def beside_dtensor(d1, d2, is_column_first):
@@ -103,21 +103,21 @@ def beside_dtensor(d1, d2, is_column_first):
         else ([Shard(0), Shard(1)], [Shard(2), Replicate()])
     )
     x, weight = (
-        distribute_tensor(one.requires_grad_(), mesh.device_mesh, cut)
-        for one, cut in ((inputs(), x_cuts), (full.T.contiguous(), cuts))
+        distribute_tensor(tensor.requires_grad_(), mesh.device_mesh, cut)
+        for tensor, cut in ((inputs(), x_cuts), (full.T.contiguous(), cuts))
     )
     replicated = (x @ weight).full_tensor()
     replicated.backward(torch.ones_like(replicated) / 1.0)
-    own = inputs().requires_grad_()
-    y = linear(take_share(own, axes[1], 2))
+    x_mesh = inputs().requires_grad_()
+    y = linear(take_share(x_mesh, axes[1], 2))
     y.backward(torch.ones_like(y))
     whole = torch.cat(axes[0].gather([y]), 2)
     pairs = (
         (whole, replicated),
         (linear.full_weight(gradient=True).T, weight.grad.full_tensor()),
-        (own.grad, x.grad.full_tensor()),
+        (x_mesh.grad, x.grad.full_tensor()),
     )
-    return [(one - other).abs().max().item() for one, other in pairs]
+    return [(tensor - other).abs().max().item() for tensor, other in pairs]
 
 
 @pytest.mark.parametrize("is_column_first", [True, False], ids=["column-first", "row-first"])
@@ -152,8 +152,8 @@ def trained(kind, mesh, **options):
 def test_models_of_hugging_face_train_as_in_one_process_in_chunks_and_with_the_sequence_cut(ranks, kind, options):
     losses, embedding = trained(kind, None)
     for shape in MESHES[1:]:
-        for found, weights in ranks.run(tidy, trained, kind, shape, **options):
-            assert found == pytest.approx(losses, rel=1e-4), shape
+        for mesh_losses, weights in ranks.run(tidy, trained, kind, shape, **options):
+            assert mesh_losses == pytest.approx(losses, rel=1e-4), shape
             torch.testing.assert_close(weights, embedding, rtol=1e-3, atol=1e-4)
 
 
@@ -355,23 +355,23 @@ def generated(mesh):
 def test_tokens_and_hidden_states_are_those_of_one_process(ranks):
     tokens, *hidden_states = generated(None)
     for shape in ((2, 2), (4, 1)):
-        for found_tokens, *found in ranks.run(tidy, generated, shape):
-            assert torch.equal(found_tokens, tokens)
-            torch.testing.assert_close(found, hidden_states)
+        for mesh_tokens, *mesh_states in ranks.run(tidy, generated, shape):
+            assert torch.equal(mesh_tokens, tokens)
+            torch.testing.assert_close(mesh_states, hidden_states)
 
 
 def events():
     """Run on a rank: what a forward pass of two chunks starts and waits for, in order."""
-    mesh, found = open_mesh(4, 1), []
+    mesh, seen = open_mesh(4, 1), []
     block = MeshBlock(BlockConfig(hidden_size=HIDDEN, num_heads=HEADS, mlp_size=INNER, chunks=2), mesh)
     begun, waited = mesh.axis1.start, exchanges.Pending.wait
 
     def start(collective, *tensors, **where):
-        found.append("start")
+        seen.append("start")
         return begun(collective, *tensors, **where)
 
     def wait(pending):
-        found.extend(["wait"] * (pending.work is not None))
+        seen.extend(["wait"] * (pending.work is not None))
         return waited(pending)
 
     mesh.axis1.start, exchanges.Pending.wait = start, wait
@@ -379,7 +379,7 @@ def events():
         block(inputs().float())
     finally:
         exchanges.Pending.wait = waited
-    return found
+    return seen
 
 
 def test_a_chunks_message_is_waited_for_when_the_next_chunk_has_computed(ranks):

@@ -23,10 +23,10 @@ def test_the_cells_that_calibrate_are_met_exactly():
 
 def test_more_chunks_and_overlap_are_never_slower_and_never_faster_than_the_longer_of_both():
     for interconnect in ("IC1", "IC2", "IC3", "IC4"):
-        one, two, four = (simulated.layer_s("M3", interconnect, (8, 1), chunks=chunks) for chunks in (1, 2, 4))
-        assert four <= two <= one
-        assert simulated.layer_s("M3", interconnect, (8, 1), overlap=True) <= one
-        assert four >= one / 2
+        whole, two, four = (simulated.layer_s("M3", interconnect, (8, 1), chunks=chunks) for chunks in (1, 2, 4))
+        assert four <= two <= whole
+        assert simulated.layer_s("M3", interconnect, (8, 1), overlap=True) <= whole
+        assert four >= whole / 2
 
 
 def test_sizes_are_those_of_table_2():
@@ -40,8 +40,8 @@ def test_sizes_are_those_of_table_2():
 def test_figure_12_by_hand():
     rows = counted.scaling_rows(num_devices=[8])
     # (14 d2 + 4 d1 - 18) / 8 for (8, 1), (4, 2) and (2, 4); divided: 2 * 14 / 8 = 3.5 for (8, 1)
-    found = {mesh: values(rows, "time", mesh=mesh)[0] for mesh in ("ATP-1", "ATP-2", "ATP-4", "ATP-OPT")}
-    assert found == {"ATP-1": 3.5, "ATP-2": 3.25, "ATP-4": 5.75, "ATP-OPT": 3.25}
+    times = {mesh: values(rows, "time", mesh=mesh)[0] for mesh in ("ATP-1", "ATP-2", "ATP-4", "ATP-OPT")}
+    assert times == {"ATP-1": 3.5, "ATP-2": 3.25, "ATP-4": 5.75, "ATP-OPT": 3.25}
     assert values(rows, "time_by_equation_3", mesh="ATP-OPT") == pytest.approx([3.5])
 
 
@@ -67,11 +67,11 @@ def test_the_calibrated_bandwidths_of_ic1_do_not_fit_table_3():
     rows = counted.saving_rows()
     sent_s = 2 * 4 * 2048 * 8192 * 2 * (7 / (2 * 4.95e9) + 2 / (4 * 1.20e9))
     layer_s, on_ic3_s = (37.5 / 8 / rate for rate in (6.68, 151.98))
-    found = values(rows, "equation_2_over_table_3", model="M3", reading="as printed")
-    assert found == pytest.approx([(sent_s + on_ic3_s) / layer_s])
+    ratios = values(rows, "equation_2_over_table_3", model="M3", reading="as printed")
+    assert ratios == pytest.approx([(sent_s + on_ic3_s) / layer_s])
     megatron_s = 2 * 4 * 2048 * 8192 * 2 * 2 / 0.97e9
-    found = values(rows, "gain", model="M3", reading="as printed")
-    assert found == pytest.approx([(layer_s - sent_s + megatron_s) / layer_s])
+    gains = values(rows, "gain", model="M3", reading="as printed")
+    assert gains == pytest.approx([(layer_s - sent_s + megatron_s) / layer_s])
 
 
 def test_chunks_by_four_readings_and_the_median_inside_a_node():
@@ -79,8 +79,8 @@ def test_chunks_by_four_readings_and_the_median_inside_a_node():
     keys = {"interconnect": "IC4", "model": "M3", "scheme": "Chunk=4"}
     joined, both, hidden = values(rows, "gain_by_reading", **keys)
     assert 1 < joined < values(rows, "gain", **keys)[0] < both < hidden
-    found = simulated.calibrated()
-    compute_s = layer_flops(simulated.GPTS["M3"]) / 8 / found.flops_per_s + found.fixed_s
+    fitted = simulated.calibrated()
+    compute_s = layer_flops(simulated.GPTS["M3"]) / 8 / fitted.flops_per_s + fitted.fixed_s
     whole_s = simulated.layer_s("M3", "IC4", (8, 1))
     assert hidden == pytest.approx(1 / (1 - compute_s / whole_s))
     # Two linear layers send, with 1/12 and 4/12 of the forward third; 3 of their 4 chunks hide behind longer messages.
@@ -109,15 +109,15 @@ def test_real_ranks_send_what_is_counted_and_dtensor_cuts_as_table_1(pools):
     rows = counted.byte_rows(work=work, on_ranks=on_ranks)
     assert values(rows, "ranks_over_exact") == pytest.approx([1.0] * 4)
     assert values(rows, "all_reduces_over_equation_2", axis=2) == pytest.approx([12 / 14] * 2)
-    found = pools(4).run(tidy, counted.sharding_rows)[0]
-    assert values(found, "share", parallelism="Column-first") == [0.5, 0.25, 0.5]
-    assert values(found, "is_partial", parallelism="Row-first") == [1]
+    shares = pools(4).run(tidy, counted.sharding_rows)[0]
+    assert values(shares, "share", parallelism="Column-first") == [0.5, 0.25, 0.5]
+    assert values(shares, "is_partial", parallelism="Row-first") == [1]
 
 
 def test_random_topologies_are_the_same_for_a_seed_and_their_links_in_range():
     settings = measured.random_settings(20, 3)
     assert settings == measured.random_settings(20, 3) != measured.random_settings(20, 4)
-    assert all(0.05 <= one.gigabits_per_s <= 1 for one in settings)
+    assert all(0.05 <= setting.gigabits_per_s <= 1 for setting in settings)
 
 
 def test_schemes_on_real_ranks_have_iterations_gains_and_a_choice():

@@ -39,11 +39,11 @@ def on_mesh(q, depth):
     mesh, (full, x, grad) = SummaMesh(q, depth), case()
     block = SummaBlock(CONFIG, mesh).double()
     block.load_full_(full.state_dict())
-    own = mesh.cut(x).requires_grad_()
-    y = block(own)
+    x_rank = mesh.cut(x).requires_grad_()
+    y = block(x_rank)
     y.backward(mesh.cut(grad))
     moved = [mesh.elements(phase, element_bytes=8) for phase in (Phase.FORWARD, Phase.BACKWARD)]
-    return mesh.join(y), mesh.join(own.grad), block.full(gradient=True), moved
+    return mesh.join(y), mesh.join(x_rank.grad), block.full(gradient=True), moved
 
 
 # Tokens 4 * 3 = 12, hidden 8. The four linears have inputs of 1 + 1 + 1 + 4 = 7 hiddens and weights of
@@ -76,11 +76,11 @@ def test_a_block_on_a_mesh_equals_that_of_one_process_with_all_gradients_and_mov
     counted = forward_backward_elements(BATCH, SEQUENCE, 8, *mesh)
     assert [counted.forward, counted.backward] == elements
     # Only 2.5-D on 2 x 2 x 2 needs eight ranks.
-    found = run_on_ranks(on_mesh, 8, 2, 2, preload=[__name__]) if mesh == (2, 2) else ranks.run(tidy, on_mesh, *mesh)
-    for found_y, found_x_grad, found_gradients, moved in found:
-        torch.testing.assert_close(found_y, y.detach())
-        torch.testing.assert_close(found_x_grad, x.grad)
-        torch.testing.assert_close(found_gradients, gradients)
+    by_rank = run_on_ranks(on_mesh, 8, 2, 2, preload=[__name__]) if mesh == (2, 2) else ranks.run(tidy, on_mesh, *mesh)
+    for rank_y, rank_x_grad, rank_gradients, moved in by_rank:
+        torch.testing.assert_close(rank_y, y.detach())
+        torch.testing.assert_close(rank_x_grad, x.grad)
+        torch.testing.assert_close(rank_gradients, gradients)
         assert moved == elements
 
 
@@ -101,13 +101,13 @@ def sent_bytes():
 
 def test_counted_elements_are_the_bytes_on_the_wire_but_for_headers(ranks):
     counted = forward_backward_elements(4, 16, 128, 2)
-    for found, one in zip(
+    for sent, counts in zip(
         zip(*ranks.run(tidy, sent_bytes), strict=True), [counted.forward, counted.backward], strict=True
     ):
-        # Of n elements, two ranks send n in a broadcast, 1.5 n in gloo's reduce, 2 n in an all-reduce.
-        halves = one.row_broadcast + one.column_broadcast + 1.5 * (one.row_reduce + one.column_reduce)
-        written = 4 * 4 * (halves + 2 * (one.row_all_reduce + one.column_all_reduce)) / 2  # 4 ranks, 4 bytes
-        assert written <= sum(found) < 1.05 * written
+        # Of n counts, two ranks send n in a broadcast, 1.5 n in gloo's reduce, 2 n in an all-reduce.
+        halves = counts.row_broadcast + counts.column_broadcast + 1.5 * (counts.row_reduce + counts.column_reduce)
+        written = 4 * 4 * (halves + 2 * (counts.row_all_reduce + counts.column_all_reduce)) / 2  # 4 ranks, 4 bytes
+        assert written <= sum(sent) < 1.05 * written
 
 
 def differentiated_twice():
@@ -123,8 +123,8 @@ def test_second_derivatives_are_refused(ranks):
 
 def test_a_block_begins_with_the_weights_of_one_process(ranks):
     full = dict(GPT2Block(CONFIG, 1).state_dict())
-    for found in ranks.run(tidy, lambda: SummaBlock(CONFIG, SummaMesh(2), index=1).full()):
-        torch.testing.assert_close(found, full, rtol=0, atol=0)
+    for weights in ranks.run(tidy, lambda: SummaBlock(CONFIG, SummaMesh(2), index=1).full()):
+        torch.testing.assert_close(weights, full, rtol=0, atol=0)
 
 
 def normalised():
@@ -135,8 +135,8 @@ def normalised():
 
 
 def test_a_norm_is_right_where_the_mean_is_far_above_the_spread(ranks):
-    for norm_input, found in ranks.run(tidy, normalised):
-        torch.testing.assert_close(found, functional.layer_norm(norm_input, (8,)), rtol=1e-3, atol=1e-3)
+    for norm_input, normed in ranks.run(tidy, normalised):
+        torch.testing.assert_close(normed, functional.layer_norm(norm_input, (8,)), rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize(
