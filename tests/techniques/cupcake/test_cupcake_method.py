@@ -178,9 +178,9 @@ def test_counting_that_the_last_gradient_is_sent_prunes_more_and_still_finds_the
     draw, looked_at = np.random.default_rng(5), []
     for number in range(60):
         problem = random_problem(draw, whole=number % 2 == 0)
-        found = search(problem, counts_last=True)
-        assert iteration_time(problem, found.fusion) == pytest.approx(best_s(problem), abs=1e-12)
-        looked_at.append((found.num_groups, search(problem).num_groups))
+        searched = search(problem, counts_last=True)
+        assert iteration_time(problem, searched.fusion) == pytest.approx(best_s(problem), abs=1e-12)
+        looked_at.append((searched.num_groups, search(problem).num_groups))
     assert all(fewer <= groups for fewer, groups in looked_at)
     assert sum(fewer for fewer, _ in looked_at) < sum(groups for _, groups in looked_at)
 

@@ -52,25 +52,25 @@ def pair():
 
 def exchanged_gradients(plans, steps=2, momentum=0.0, device="cpu", equal_steps=False, in_pairs=False):
     """Run on a rank: the gradients that each step's backward pass leaves."""
-    ddp, found = early(model().to(device), pair() if in_pairs else None), []
+    ddp, by_step = early(model().to(device), pair() if in_pairs else None), []
     rank = dist.get_rank()
     cupcake.exchange(ddp, plans[rank % len(plans)], momentum=momentum)
     for step in range(steps):
         ddp.zero_grad()
         ddp(inputs(0 if equal_steps else rank, 0 if equal_steps else step).to(device)).square().sum().backward()
-        found.append({name: p.grad.cpu().clone() for name, p in ddp.module.named_parameters()})
-    return found
+        by_step.append({name: p.grad.cpu().clone() for name, p in ddp.module.named_parameters()})
+    return by_step
 
 
 def own_gradients(rank, step):
-    own = model()
-    own(inputs(rank, step)).square().sum().backward()
-    return {name: p.grad for name, p in own.named_parameters()}
+    module = model()
+    module(inputs(rank, step)).square().sum().backward()
+    return {name: p.grad for name, p in module.named_parameters()}
 
 
 def codecs_of(codec, rank):
     made = [gradient_codec(codec), gradient_codec(codec), Identity()]
-    return [one.for_site(f"group {number}").for_rank(rank) for number, one in enumerate(made)]
+    return [made_codec.for_site(f"group {number}").for_rank(rank) for number, made_codec in enumerate(made)]
 
 
 @pytest.mark.parametrize("per_machine", [1, 2])
@@ -80,9 +80,9 @@ def test_the_hook_equals_the_definition_step_by_step_and_all_ranks_end_with_the_
     codecs = [codecs_of(codec, rank) for rank in range(4)]
     rounding = {"rtol": 2e-3, "atol": 2e-2} if codec == "fp16" else {"rtol": 1e-5, "atol": 1e-5}  # half precision sums
     for step in range(2):
-        own = [own_gradients(rank, step) for rank in range(4)]
+        local = [own_gradients(rank, step) for rank in range(4)]
         names = [name for group in GROUPS for name in group]
-        of_ranks = [[grads[name] for name in names] for grads in own]
+        of_ranks = [[grads[name] for name in names] for grads in local]
         wanted = exchanged_by_definition(of_ranks, (2, 5, 6), codecs, per_machine)
         for name, gradient in zip(names, wanted, strict=True):
             torch.testing.assert_close(by_rank[0][step][name], gradient, **rounding)
@@ -109,22 +109,22 @@ def memory_after_a_discarded_pass():
 
 def test_what_a_discarded_pass_left_of_a_piece_is_put_back_in_the_shard_that_holds_it(ranks):
     for rank, (before, after, now) in enumerate(ranks(memory_after_a_discarded_pass)):
-        own = range(9) if rank % 2 == 0 else range(9, 18)  # 17 elements and one of padding
-        kept = [before[at] if element < 5 or 13 <= element < 17 else after[at] for at, element in enumerate(own)]
+        elements = range(9) if rank % 2 == 0 else range(9, 18)  # 17 elements and one of padding
+        kept = [before[at] if element < 5 or 13 <= element < 17 else after[at] for at, element in enumerate(elements)]
         assert now == kept and before != after
 
 
 @pytest.mark.parametrize("compressed", [(True,) * 3, (False,) * 3])
 def test_a_model_of_a_process_group_is_exchanged_with_that_group_alone(ranks, compressed):
-    found = ranks(exchanged_gradients, [toy_plan("efsignsgd", compressed, 2)], 1, 0.0, "cpu", False, True)
+    by_rank = ranks(exchanged_gradients, [toy_plan("efsignsgd", compressed, 2)], 1, 0.0, "cpu", False, True)
     names = [name for group in GROUPS for name in group]
     for first in (0, 2):
-        own = [own_gradients(rank, 0) for rank in (first, first + 1)]
-        codecs = [[gradient_codec("efsignsgd") if flag else Identity() for flag in compressed] for _ in own]
-        wanted = exchanged_by_definition([[grads[name] for name in names] for grads in own], (2, 5, 6), codecs)
+        local = [own_gradients(rank, 0) for rank in (first, first + 1)]
+        codecs = [[gradient_codec("efsignsgd") if flag else Identity() for flag in compressed] for _ in local]
+        wanted = exchanged_by_definition([[grads[name] for name in names] for grads in local], (2, 5, 6), codecs)
         for name, gradient in zip(names, wanted, strict=True):
             for rank in (first, first + 1):
-                torch.testing.assert_close(found[rank][0][name], gradient, rtol=1e-5, atol=1e-5)
+                torch.testing.assert_close(by_rank[rank][0][name], gradient, rtol=1e-5, atol=1e-5)
 
 
 def test_gradients_that_stay_uncompressed_have_momentum_too(ranks):
@@ -178,7 +178,7 @@ def test_one_line_measures_plans_and_goes_on(ranks, per_machine):
     assert plan.gpus_per_machine == per_machine
     assert sorted(name for names in plan.groups for name in names) == sorted(plan.num_elements)
     assert all(plan.compressed) and plan.predicted_s["Cupcake"] <= plan.predicted_s["GRACE"]
-    assert all(own == pytest.approx(other, rel=1e-5) for own, other in losses[:5])  # uncompressed until it is planned
+    assert all(loss == pytest.approx(other, rel=1e-5) for loss, other in losses[:5])  # uncompressed until it is planned
     assert losses[7][0] != losses[7][1] and num_different == 1
 
 
@@ -203,13 +203,13 @@ def test_one_line_plans_for_the_models_process_group_and_says_from_when_times_ar
 
 def shares_by_pass():
     """Run on a rank: what DGC keeps after each pass, if its epoch was set before the plan was made."""
-    ddp, found = early(model()), []
+    ddp, by_pass = early(model()), []
     exchange = cupcake.fuse(ddp, "dgc", warmup=(0.5, 0.25))
     exchange.at_epoch(1)
     for step in range(6):
         ddp(inputs(0, step)).sum().backward()
-        found.append({group.codec.keep for group in exchange._groups if hasattr(group.codec, "keep")})
-    return found
+        by_pass.append({group.codec.keep for group in exchange._groups if hasattr(group.codec, "keep")})
+    return by_pass
 
 
 def test_an_epoch_that_is_set_before_the_plan_holds_with_it(ranks):
@@ -268,15 +268,15 @@ def test_what_cannot_be_is_refused_on_every_rank(ranks):
         (exchanged_gradients, [[toy_plan(gpus_per_machine=3)]], "gpus_per_machine is 3; it must divide the 4 ranks"),
         (fused, [["dgc", "onebit"] * 2], "the plan of rank 0 differs"),
     ]
-    for found in ranks(refused_in_turn, cases):
-        assert not [text for text, (*_, message) in zip(found, cases, strict=True) if message not in text]
+    for texts in ranks(refused_in_turn, cases):
+        assert not [text for text, (*_, message) in zip(texts, cases, strict=True) if message not in text]
 
 
 def warned_of():
-    with warnings.catch_warnings(record=True) as found:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         cupcake.exchange(DistributedDataParallel(model()), toy_plan())
-    return str(found[-1].message)
+    return str(caught[-1].message)
 
 
 def test_late_buckets_are_named(ranks):

@@ -63,15 +63,15 @@ def machines(num_machines, gpus_per_machine):
 
 
 def test_every_rule_is_timed_by_hand():
-    found = strategies(gradients(), COSTS)
+    rules = strategies(gradients(), COSTS)
     # FP32: tensors of 4, 4 and 16 bytes are sent in 1, 1 and 4; computed at 2, 3 and 4.
-    assert found["FP32, each tensor"].iteration_s == 8.0 and found[FP32_BUCKETS].iteration_s == 4.0 + 6.0
+    assert rules["FP32, each tensor"].iteration_s == 8.0 and rules[FP32_BUCKETS].iteration_s == 4.0 + 6.0
     # Each: encoded at 4, 7 and 10, sent by 11. One group: encoded at 6, sent by 7.
-    assert found[GRACE].iteration_s == 11.0 and found[CUPCAKE].iteration_s == 7.0
+    assert rules[GRACE].iteration_s == 11.0 and rules[CUPCAKE].iteration_s == 7.0
     # HiPress compresses the last alone, 2 + 1 against 4: the others are sent by 3 and 4, it is encoded at 6.
-    assert found[HIPRESS].compressed == (False, False, True) and found[HIPRESS].iteration_s == 7.0
+    assert rules[HIPRESS].compressed == (False, False, True) and rules[HIPRESS].iteration_s == 7.0
     assert not is_worth_compressing(COSTS, 4) and is_worth_compressing(COSTS, 16)
-    assert found["FP16"].iteration_s == 4.0 + 3.0
+    assert rules["FP16"].iteration_s == 4.0 + 3.0
 
 
 def test_a_flat_time_and_a_line_are_fitted_exactly_and_the_line_alone_is_not():
@@ -89,14 +89,14 @@ def test_what_a_cpu_works_while_it_sends_delays_the_backward_pass_and_leaves_the
         "work": [(size, 2e-3 + 1e-9 * size) for size in sizes],
         "decode": [(size, 1e-3) for size in sizes],
     }
-    found = fitted_costs("toy", times, times["send"])
-    assert found.compress(4e6) == pytest.approx(3e-3 + 8e-3) and found.communicate(4e6) == pytest.approx(1e-3 + 4e-3)
-    assert found.decode(4e6) == pytest.approx(1e-3) and found.send_plain(4e6) == pytest.approx(11e-3)
-    assert max(found.misses.values()) < 1e-6
+    costs = fitted_costs("toy", times, times["send"])
+    assert costs.compress(4e6) == pytest.approx(3e-3 + 8e-3) and costs.communicate(4e6) == pytest.approx(1e-3 + 4e-3)
+    assert costs.decode(4e6) == pytest.approx(1e-3) and costs.send_plain(4e6) == pytest.approx(11e-3)
+    assert max(costs.misses.values()) < 1e-6
     on_gpu = fitted_costs("toy", times | {"work": [(size, 0.0) for size in sizes]}, times["send"])
     assert on_gpu.compress(4e6) == pytest.approx(5e-3) and on_gpu.communicate(4e6) == pytest.approx(11e-3)
-    measured = replace(found, measured={FP32_BUCKETS: on_gpu})  # FP32 is predicted by what was measured of it
-    first, buckets = strategies(gradients(), found), strategies(gradients(), measured)
+    measured = replace(costs, measured={FP32_BUCKETS: on_gpu})  # FP32 is predicted by what was measured of it
+    first, buckets = strategies(gradients(), costs), strategies(gradients(), measured)
     assert measured.plain is on_gpu and buckets[CUPCAKE] == first[CUPCAKE]
     assert buckets[FP32_BUCKETS].iteration_s > first[FP32_BUCKETS].iteration_s
 
@@ -122,11 +122,11 @@ def test_on_several_machines_each_gpu_encodes_its_share_and_links_inside_come_af
 
 def test_headroom_compares_buckets_with_the_best_fusion():
     small = gradients((2**20,) * 8, (1e-3,) * 8)
-    found = cupcake.headroom(small, machines(1, 8), codecs=["toy"], times={"toy": CODEC})
+    headroom = cupcake.headroom(small, machines(1, 8), codecs=["toy"], times={"toy": CODEC})
     problem = costs_on(CODEC, machines(1, 8)).problem(small)
     # 4 MiB close the first bucket, 28 the second.
-    assert found.left["toy"].buckets_s == iteration_time(problem, (1, 8)) and found.left["toy"].gain >= 1.0
-    assert found.left["FP16"].buckets_s < found.left["FP32"].buckets_s
+    assert headroom.left["toy"].buckets_s == iteration_time(problem, (1, 8)) and headroom.left["toy"].gain >= 1.0
+    assert headroom.left["FP16"].buckets_s < headroom.left["FP32"].buckets_s
     refused = {"codecs is empty": (small, []), "step is None": (nn.Linear(2, 2), ["dgc"])}
     refused["times has no 'dgc'; gradients without their model"] = (small, ["dgc"])
     for message, (model, codecs) in refused.items():
@@ -152,8 +152,8 @@ def test_random_problems_say_who_misses():
 
 def test_latencies_say_what_both_models_miss():
     rows = measured.latency_rows(codecs=["onebit"], log2_sizes=[8, 12, 16], runs=2)
-    found = rows_of(rows, "largest_miss", device="H100", operation="decode").set_index("model")["value"]
-    assert found["flat, then linear"] < found["α + β·x"]
+    misses = rows_of(rows, "largest_miss", device="H100", operation="decode").set_index("model")["value"]
+    assert misses["flat, then linear"] < misses["α + β·x"]
 
 
 @pytest.fixture(scope="module")
@@ -165,9 +165,9 @@ def released():
 
 
 def test_the_server_is_calibrated_on_what_the_text_says(released):
-    found = strategies(released, simulated.costs_of("dgc", "server"))
+    rules = strategies(released, simulated.costs_of("dgc", "server"))
     assert released.forward_s + released.backward_s == pytest.approx(48e-3)
-    assert found[FP32_BUCKETS].iteration_s == pytest.approx(104e-3, rel=1e-4)
+    assert rules[FP32_BUCKETS].iteration_s == pytest.approx(104e-3, rel=1e-4)
 
 
 def test_parts_of_an_iteration_add_up(released):
@@ -199,9 +199,9 @@ def test_a_search_that_is_stopped_says_so(released, monkeypatch):
 
 def test_predictions_stand_beside_what_was_measured_also_of_ddp_and_fp16():
     costs = replace(COSTS, misses={"compress": 0.1, "communicate": 0.2, "decode": 0.3, "send_plain": 0.4})
-    found = strategies(gradients(), costs)
-    predicted_s = {name: strategy.iteration_s for name, strategy in found.items()}
-    plan = replace(plan_of(gradients(), found[CUPCAKE], "dgc", 4, predicted_s), lines=costs.lines, misses=costs.misses)
+    rules = strategies(gradients(), costs)
+    predicted_s = {name: strategy.iteration_s for name, strategy in rules.items()}
+    plan = replace(plan_of(gradients(), rules[CUPCAKE], "dgc", 4, predicted_s), lines=costs.lines, misses=costs.misses)
     texts = {"DDP": "", "FP16": "", ALONE: "", CUPCAKE: plan.to_json()}
     seconds = {scheme: [(taken_in(14.0),)] * 6 for scheme in texts}
     timed = Timed(rounds=seconds, facts={scheme: ({"plan": text},) for scheme, text in texts.items()})

@@ -98,10 +98,10 @@ def test_groups_of_one_size_leave_few_combinations(monkeypatch):
     six = SimpleNamespace(num_elements=(10, 10, 10, 20, 20, 30))
     monkeypatch.setattr(gradient_traces, "load", lambda model: six)
     rows = counted.same_size_rows(["lstm"])
-    found = {(row["quantity"], row.get("way", row.get("bytes"))): row["value"] for row in rows}
-    assert [found["same_size", size] for size in (40, 80, 120)] == [3, 2, 1]
-    assert found["combinations", "algorithm 4.2"] == 4 * 3 * 2 and found["combinations", "brute force"] == 2**6
-    assert found["offloaded_combinations", "algorithm 4.2"] == 3 * 3 * 2  # of five: one of the smallest is left out
+    counts = {(row["quantity"], row.get("way", row.get("bytes"))): row["value"] for row in rows}
+    assert [counts["same_size", size] for size in (40, 80, 120)] == [3, 2, 1]
+    assert counts["combinations", "algorithm 4.2"] == 4 * 3 * 2 and counts["combinations", "brute force"] == 2**6
+    assert counts["offloaded_combinations", "algorithm 4.2"] == 3 * 3 * 2  # of five: one of the smallest is left out
 
 
 def test_brute_force_tries_every_choice_of_tensors():

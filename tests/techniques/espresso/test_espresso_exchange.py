@@ -31,15 +31,15 @@ def test_without_loss_every_option_ends_with_the_sum_on_every_rank(place):
     wanted = torch.stack(gradients).sum(dim=0)
     options = [o for o in compression_options() if Processor.CPU not in o.processors]  # a CPU sends the same
     for option in options[:: 2 if place == (2, 2) else 9]:
-        for found in exchanged_by_definition(option, gradients, encoders(lambda _: Identity(), num_ranks), *place):
-            assert torch.equal(found, wanted), option
+        for total in exchanged_by_definition(option, gradients, encoders(lambda _: Identity(), num_ranks), *place):
+            assert torch.equal(total, wanted), option
 
 
 def test_a_gradient_is_compressed_between_machines_only_by_hand():
     # Two machines of one GPU: signs times the mean magnitude, (1, -3) -> (2, -2), and (2, 2) -> (2, 2).
     gradients = [torch.tensor([1.0, -3.0]), torch.tensor([2.0, 2.0])]
-    found = exchanged_by_definition(Option.parse(INTER_ONLY), gradients, encoders(lambda _: EFSign(), 2), 2, 1)
-    assert [x.tolist() for x in found] == [[4.0, 0.0]] * 2
+    sums = exchanged_by_definition(Option.parse(INTER_ONLY), gradients, encoders(lambda _: EFSign(), 2), 2, 1)
+    assert [x.tolist() for x in sums] == [[4.0, 0.0]] * 2
 
 
 def test_a_shuffle_parts_what_was_encoded_and_each_piece_remembers_its_error():
@@ -47,8 +47,8 @@ def test_a_shuffle_parts_what_was_encoded_and_each_piece_remembers_its_error():
     make = encoders(lambda _: ErrorFeedback(EFSign()), 2)
     gradients = [torch.tensor([1.0, -3.0]), torch.tensor([2.0, 2.0])]
     for _ in range(2):
-        found = exchanged_by_definition(Option.parse(TWICE), gradients, make, 2, 1)
-        assert [x.tolist() for x in found] == [[3.0, -1.0]] * 2
+        sums = exchanged_by_definition(Option.parse(TWICE), gradients, make, 2, 1)
+        assert [x.tolist() for x in sums] == [[3.0, -1.0]] * 2
     assert [layout.pieces for layout in layouts_of(Option.parse(TWICE), 2, 1)] == [1, 2, 1, 1, 1, 2, 1]
 
 
@@ -56,10 +56,10 @@ def test_dgc_keeps_more_in_the_first_epochs():
     make = encoders(lambda place: make_codec("dgc", place, warmup=(0.25,)), 2)
     gradients, kept = [torch.arange(400.0), torch.zeros(400)], []
     for epoch in range(2):
-        for one in make:
-            one.at_epoch(epoch)
-        found = exchanged_by_definition(Option.parse(INTER_ONLY), gradients, make, 2, 1)
-        kept.append(int((found[0] != 0).sum()))
+        for rank_encoders in make:
+            rank_encoders.at_epoch(epoch)
+        sums = exchanged_by_definition(Option.parse(INTER_ONLY), gradients, make, 2, 1)
+        kept.append(int((sums[0] != 0).sum()))
     assert kept == [100, 4]  # a quarter, then a hundredth
 
 

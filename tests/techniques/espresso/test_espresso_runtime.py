@@ -51,7 +51,7 @@ def toy_plan(option=None, codec="efsignsgd", place=PLACE, work=None):
     times = CodecTimes(name=codec, encode_s=costs, decode_s=costs, sent_bytes=0.2)
     job = Job(Gradients(name="toy", forward_s=1e-3, source="a test", **order), machines, times)
     options = option if isinstance(option, list) else [option] * len(sizes)
-    return plan_of(job, [one or job.uncompressed for one in options], codec)
+    return plan_of(job, [chosen or job.uncompressed for chosen in options], codec)
 
 
 def inputs(rank, step):
@@ -60,30 +60,30 @@ def inputs(rank, step):
 
 def exchanged_gradients(plans, steps=2, momentum=0.0, device="cpu", equal_steps=False):
     """Run on a rank: the gradients that each step's backward pass leaves."""
-    ddp, found = DistributedDataParallel(model().to(device), bucket_cap_mb=espresso.BUCKET_MB), []
+    ddp, by_step = DistributedDataParallel(model().to(device), bucket_cap_mb=espresso.BUCKET_MB), []
     with espresso.compress_gradients(ddp, plans[dist.get_rank() % len(plans)], momentum=momentum):
         for step in range(steps):
             ddp.zero_grad()
             x = inputs(0, 0) if equal_steps else inputs(dist.get_rank(), step)
             ddp(x.to(device)).square().sum().backward()
-            found.append({name: p.grad.clone().cpu() for name, p in ddp.module.named_parameters()})
-    return found
+            by_step.append({name: p.grad.clone().cpu() for name, p in ddp.module.named_parameters()})
+    return by_step
 
 
 def own_gradients(steps=2):
-    found = []
+    by_step = []
     for step in range(steps):
-        found.append([])
+        by_step.append([])
         for rank in range(4):
-            own = model()
-            own(inputs(rank, step)).square().sum().backward()
-            found[-1].append({name: p.grad for name, p in own.named_parameters()})
-    return found
+            module = model()
+            module(inputs(rank, step)).square().sum().backward()
+            by_step[-1].append({name: p.grad for name, p in module.named_parameters()})
+    return by_step
 
 
 def exchange_each(names):
     """Run on a rank: a gradient along each option, task by task, without workers."""
-    groups, rank, found = Groups(*PLACE), dist.get_rank(), []
+    groups, rank, sums = Groups(*PLACE), dist.get_rank(), []
     for name in names:
         encoders = Encoders(lambda place: make_codec("efsignsgd", place), "w")
         journey = _Journey("w", Option.parse(name), encoders, groups, 0.0)
@@ -93,8 +93,8 @@ def exchange_each(names):
         while is_on_its_way:
             journey.leave_()
             is_on_its_way = journey.run_()
-        found.append(4 * gradient)
-    return found
+        sums.append(4 * gradient)
+    return sums
 
 
 def test_options_on_real_ranks_equal_those_on_virtual_ranks(ranks):
@@ -128,8 +128,8 @@ def passes(plan, seed, num_passes):
 def test_passes_that_follow_one_another_at_once_never_hang(pools, place, num_passes):
     for seed in range(3):
         options = random.Random(seed).choices([None, *compression_options()], k=len(toy_plan().options))
-        found = pools(math.prod(place)).run(tidy, passes, toy_plan(options, place=place), seed, num_passes)
-        assert found == [found[0]] * len(found), f"place {place}, seed {seed}"
+        sums = pools(math.prod(place)).run(tidy, passes, toy_plan(options, place=place), seed, num_passes)
+        assert sums == [sums[0]] * len(sums), f"place {place}, seed {seed}"
 
 
 @pytest.mark.parametrize("codec", ["randomk", "dgc", "efsignsgd", "none"])
@@ -140,12 +140,12 @@ def test_the_hook_equals_the_definition_step_by_step_and_without_compression_the
         name: [Encoders(lambda place: make_codec(codec, place), name) for rank in range(4)]
         for name, _ in (model().named_parameters() if codec != "none" else ())
     }
-    for step, own in enumerate(own_gradients()):
-        for name in own[0]:
+    for step, local in enumerate(own_gradients()):
+        for name in local[0]:
             if codec == "none":
-                wanted = [sum(grads[name] for grads in own)] * 4
+                wanted = [sum(grads[name] for grads in local)] * 4
             else:
-                wanted = exchanged_by_definition(INTER_ONLY, [grads[name] for grads in own], encoders[name], *PLACE)
+                wanted = exchanged_by_definition(INTER_ONLY, [grads[name] for grads in local], encoders[name], *PLACE)
             for rank in range(4):
                 torch.testing.assert_close(by_rank[rank][step][name], wanted[rank] / 4)
 
@@ -156,8 +156,8 @@ def test_gradients_on_a_gpu_are_exchanged_as_those_on_a_cpu(ranks, option):
     on_cpu, on_gpu = (
         ranks.run(tidy, exchanged_gradients, [toy_plan(option)], 2, 0.0, device) for device in ("cpu", "cuda:0")
     )
-    for wanted, found in zip(on_cpu, on_gpu, strict=True):
-        torch.testing.assert_close(found, wanted)
+    for wanted, exchanged in zip(on_cpu, on_gpu, strict=True):
+        torch.testing.assert_close(exchanged, wanted)
 
 
 OTHER_MODEL = replace(toy_plan(), num_elements=dict(toy_plan().num_elements) | {"0.bias": 31})
@@ -174,7 +174,7 @@ OTHER_MODEL = replace(toy_plan(), num_elements=dict(toy_plan().num_elements) | {
 )
 def test_plans_that_cannot_be_are_refused_before_training(ranks, plans, momentum, message):
     refused = ranks.run(tidy, refusal, exchanged_gradients, plans, momentum=momentum)
-    assert all(message in found for found in refused)
+    assert all(message in text for text in refused)
 
 
 def refusal_of_a_pair(plan):
@@ -184,8 +184,8 @@ def refusal_of_a_pair(plan):
 
 
 def test_a_process_group_that_is_not_all_ranks_is_refused(ranks):
-    found = ranks.run(tidy, refusal_of_a_pair, toy_plan())
-    assert found == ["the model's process group has 2 ranks; it must have all 4, those of the machines"] * 4
+    messages = ranks.run(tidy, refusal_of_a_pair, toy_plan())
+    assert messages == ["the model's process group has 2 ranks; it must have all 4, those of the machines"] * 4
 
 
 def test_gradients_that_stay_uncompressed_have_momentum_too(ranks):
@@ -243,10 +243,10 @@ def test_a_closed_exchange_leaves_no_connections(ranks):
 
 
 def warned_of(plan):
-    with warnings.catch_warnings(record=True) as found:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         espresso.compress_gradients(DistributedDataParallel(model()), plan).close()
-    return str(found[-1].message)
+    return str(caught[-1].message)
 
 
 def test_late_buckets_are_named(ranks):
@@ -274,18 +274,18 @@ def measured_machines():
 
 
 def test_ranks_on_cpus_measure_what_messages_take_of_them(ranks):
-    found = ranks.run(tidy, measured_machines)
+    by_rank = ranks.run(tidy, measured_machines)
     share = max(1.0, 4 / len(os.sched_getaffinity(0)))
-    assert all(f"processor seconds at {share:g} ranks a core" in machines.intra_work.source for machines in found)
-    assert all(machines == found[0] for machines in found)
+    assert all(f"processor seconds at {share:g} ranks a core" in machines.intra_work.source for machines in by_rank)
+    assert all(machines == by_rank[0] for machines in by_rank)
 
 
 def test_two_lines_plan_a_model_of_ones_own_also_a_parameter_without_a_gradient():
-    own = model()
-    own[0].register_parameter("unused", nn.Parameter(torch.zeros(5)))
-    found = espresso.plan(own, toy_plan().machines, step=lambda: own(inputs(0, 0)).square().sum().backward())
-    assert found.num_elements == {"2.bias": 3, "2.weight": 90, "0.bias": 30, "0.weight": 210, "0.unused": 5}
-    assert "0.unused" in found.options
+    net = model()
+    net[0].register_parameter("unused", nn.Parameter(torch.zeros(5)))
+    plan = espresso.plan(net, toy_plan().machines, step=lambda: net(inputs(0, 0)).square().sum().backward())
+    assert plan.num_elements == {"2.bias": 3, "2.weight": 90, "0.bias": 30, "0.weight": 210, "0.unused": 5}
+    assert "0.unused" in plan.options
 
 
 test_models_that_a_plan_does_not_fit_and_plans_that_cannot_be_made_are_refused = cases.refusals(

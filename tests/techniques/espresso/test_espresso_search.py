@@ -73,8 +73,8 @@ def least_s(toy):
 def test_a_plain_hierarchical_all_reduce_by_hand():
     # 3 machines of 2 GPUs. Inside: half of the tensor. Between: 2 GPUs send 2 (3 - 1) / 3 of a half each.
     steps = steps_of(Option.parse("intra.reduce-scatter inter.allreduce intra.allgather"), 3, 2)
-    found = [(step.resource, step.kind, step.part * step.times) for step in steps]
-    assert found == [(2, "send", 1 / 2), (3, "send", pytest.approx(4 / 3)), (2, "send", 1 / 2)]
+    sent = [(step.resource, step.kind, step.part * step.times) for step in steps]
+    assert sent == [(2, "send", 1 / 2), (3, "send", pytest.approx(4 / 3)), (2, "send", 1 / 2)]
 
 
 def test_a_compressed_tensor_by_hand():
@@ -181,9 +181,9 @@ def test_no_search_beats_brute_force_none_is_behind_no_compression_and_the_bound
     for seed in range(12):
         toy = random_job(seed, 4, FEW)
         toy = on_cpus(toy) if seed % 2 else toy
-        found, best_s = compress_on_gpus(toy), least_s(toy)
-        assert best_s - 1e-12 <= found.iteration_s <= toy.iteration_s([toy.uncompressed] * 4)
-        assert found.iteration_s == pytest.approx(toy.iteration_s(found.strategy))
+        searched, best_s = compress_on_gpus(toy), least_s(toy)
+        assert best_s - 1e-12 <= searched.iteration_s <= toy.iteration_s([toy.uncompressed] * 4)
+        assert searched.iteration_s == pytest.approx(toy.iteration_s(searched.strategy))
         assert 0.5 * best_s < lower_bound_s(toy) <= best_s + 1e-9
     strategy, exhausted_s = best_by_exhaustion(toy, [toy.uncompressed, *FEW])
     assert toy.iteration_s(strategy) == pytest.approx(exhausted_s) == pytest.approx(best_s)
@@ -196,16 +196,16 @@ def test_offloading_traverses_all_numbers_of_tensors_of_a_group():
         toy = job([10**6] * 4, np.random.default_rng(seed).uniform(0, 1e-3, 4), cpu_factor=2.0)
         on_gpus = [INTER_ONLY] * 4
         moved = [[offloaded(option) for option in on_gpus[:n]] + on_gpus[n:] for n in range(5)]
-        found = offload(toy, on_gpus)
-        assert found.is_traversed and found.num_evaluated == 5
-        assert found.iteration_s == pytest.approx(min(map(toy.iteration_s, moved)))
+        offloading = offload(toy, on_gpus)
+        assert offloading.is_traversed and offloading.num_evaluated == 5
+        assert offloading.iteration_s == pytest.approx(min(map(toy.iteration_s, moved)))
 
 
 def test_tensors_sent_before_a_bubble_and_those_that_nothing_gains_stay_uncompressed():
     # The first tensor is synchronised long before the second is ready (figure 4.9).
     toy = job([10**6, 10**6], [1e-3, 0.5])
-    found = find_strategy(toy)
-    assert found.strategy[0] == toy.uncompressed and found.strategy[1].is_compressed
+    searched = find_strategy(toy)
+    assert searched.strategy[0] == toy.uncompressed and searched.strategy[1].is_compressed
     slow = job([1000, 1000], [1e-3, 1e-3], startup_s=1.0)
     assert find_strategy(slow).strategy == (slow.uncompressed,) * 2
 
@@ -247,8 +247,8 @@ def test_measured_times_are_level_below_and_in_proportion_above_and_a_profile_be
     seconds = interpolated([100, 200], [1.0, 3.0])
     assert [float(seconds(size)) for size in (10, 150, 400)] == [1.0, 2.0, 6.0]
     profile = [CodecTime(num_elements=n, encode_s=1e-3 * n, decode_s=1e-4 * n, payload_bytes=n // 8) for n in (8, 80)]
-    found = times_of("test", dict.fromkeys(Processor, profile))
-    assert found.sent_bytes == 1 / 8 and float(found.encode_s[Processor.CPU](44)) == pytest.approx(0.044)
+    times = times_of("test", dict.fromkeys(Processor, profile))
+    assert times.sent_bytes == 1 / 8 and float(times.encode_s[Processor.CPU](44)) == pytest.approx(0.044)
 
 
 def test_crippled_spaces_are_parts_of_the_tree_and_strategies_stay_in_them():
@@ -256,9 +256,9 @@ def test_crippled_spaces_are_parts_of_the_tree_and_strategies_stay_in_them():
     toy = job([10**6, 10**7], [1e-3, 1e-3], cpu_factor=2.0)
     for space in SPACES:
         assert 0 < len(options_of(space)) < 4340 and all(option.is_compressed for option in options_of(space))
-        found = crippled_strategy(toy, space)
-        assert all(not option.is_compressed or SPACES[space](option) for option in found)
-        assert space not in (ON_GPUS, ON_CPUS) or any(option.is_compressed for option in found)
+        strategy = crippled_strategy(toy, space)
+        assert all(not option.is_compressed or SPACES[space](option) for option in strategy)
+        assert space not in (ON_GPUS, ON_CPUS) or any(option.is_compressed for option in strategy)
     assert all("intra.alltoall* decomp" in str(option) for option in options_of("Alltoall+Alltoall"))
 
 
@@ -294,17 +294,17 @@ def test_compressing_pays_up_to_the_rate_at_which_it_gains_five_per_cent():
 
 
 def test_a_shortened_model_keeps_its_largest_gradients_and_when_they_are_ready():
-    found = shortened(job([5, 1, 9, 7, 2], [1.0, 2.0, 3.0, 4.0, 5.0]).gradients)
-    assert found.num_elements == (5, 9, 7) and found.gap_s == (1.0, 5.0, 4.0)
+    shorter = shortened(job([5, 1, 9, 7, 2], [1.0, 2.0, 3.0, 4.0, 5.0]).gradients)
+    assert shorter.num_elements == (5, 9, 7) and shorter.gap_s == (1.0, 5.0, 4.0)
 
 
 def test_calibrated_jobs_have_the_printed_factor_on_their_own_testbed_alone():
     try:
-        own, other = job_of("lstm", 64), job_of("lstm", 64, testbed="nvlink")
+        pcie, nvlink = job_of("lstm", 64), job_of("lstm", 64, testbed="nvlink")
     except DataError:
         pytest.skip("needs the authors' release")
-    assert scaling_factor(own) == pytest.approx(0.46, abs=1e-6)
-    assert other.gradients == own.gradients and scaling_factor(other) > 0.6
+    assert scaling_factor(pcie) == pytest.approx(0.46, abs=1e-6)
+    assert nvlink.gradients == pcie.gradients and scaling_factor(nvlink) > 0.6
     bert, vgg = job_of("bert_base", 64), job_of("vgg16", 64, testbed="nvlink")
     assert scaling_factor(bert) == pytest.approx(0.51, abs=1e-6)
     assert bert.gradients == gradient_traces.load("bert_base")  # the rate of the network is calibrated instead
