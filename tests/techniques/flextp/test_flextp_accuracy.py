@@ -85,12 +85,12 @@ def training(accuracy: float) -> dict:
 
 def rows_of(*trained: tuple[dict, float], keys=("pruning_ratio",), **same) -> list[dict]:
     compared, accuracies = zip(*trained, strict=True)
-    return accuracy.accuracy_rows(compared, [training(each) for each in accuracies], keys, **same)
+    return accuracy.accuracy_rows(compared, list(map(training, accuracies)), keys, **same)
 
 
 def values_of(rows, quantity: str, *names: str) -> dict:
-    found = [row for row in rows if row["quantity"] == quantity]
-    return {tuple(row.get(name) for name in ("solution", "seed", *names)): row["value"] for row in found}
+    of_quantity = [row for row in rows if row["quantity"] == quantity]
+    return {tuple(row.get(name) for name in ("solution", "seed", *names)): row["value"] for row in of_quantity}
 
 
 def at(seed: int, *variants: dict) -> list[dict]:
@@ -98,8 +98,8 @@ def at(seed: int, *variants: dict) -> list[dict]:
 
 
 def test_a_training_is_compared_with_the_baseline_of_its_own_seed_and_known_to_a_standard_error_of_its_images():
-    zero, one = at(0, PLAIN, PRI), at(1, PLAIN, PRI)
-    rows = rows_of((zero[0], 0.5), (zero[1], 0.4), (one[0], 0.4), (one[1], 0.44))
+    seed_0, seed_1 = at(0, PLAIN, PRI), at(1, PLAIN, PRI)
+    rows = rows_of((seed_0[0], 0.5), (seed_0[1], 0.4), (seed_1[0], 0.4), (seed_1[1], 0.44))
     keys = itertools.product(["ZERO-Pri"], [0, 1], ["points", "relative"])
     lost = dict(zip(keys, [10.0, 20.0, -4.0, -10.0], strict=True))
     assert values_of(rows, "accuracy_loss", "reading") == pytest.approx(lost)
@@ -144,10 +144,10 @@ def cells_of(*compared: dict, seed: int = 0, **arguments) -> list[dict]:
 def test_all_figures_share_their_baselines_and_ranks_that_all_drop_are_the_same_whoever_straggles():
     moves = {**PRI, "skewness": [8], "moves": True}
     alone = {**moves, "everywhere": False}
-    plain, one, other = cells_of(PRI, alone, seed=3, epochs=2)
-    assert one != other and plain["seed"] == 3 and plain["epochs"] == 2
+    plain, pri, pri_alone = cells_of(PRI, alone, seed=3, epochs=2)
+    assert pri != pri_alone and plain["seed"] == 3 and plain["epochs"] == 2
     assert cells_of({**alone, "pruning_ratio": None, "skewness": [1]}, seed=3, epochs=2) == [plain, plain]
-    assert cells_of(moves, seed=3, epochs=2) == [plain, one]
+    assert cells_of(moves, seed=3, epochs=2) == [plain, pri]
     with pytest.raises(ValueError, match="migrated is given; it must be among solution, "):
         cells_of({"migrated": 0.5})
 
@@ -191,12 +191,12 @@ def test_the_accuracy_that_goes_with_a_speed_is_that_of_what_was_dropped_while_t
     migrating = Variant.of(variants["SEMI refined"])
     assert (migrating.policy(2).solution, migrating.trace(2, 1).skewness(0, 0)) == ("MIG", 8.0)
     losses = {"ZERO-Pri": (0.04, 0.06), "SEMI": (0.0, 0.01), "SEMI refined": (0.0, 0.0), CONTROL: (0.1, 0.14)}
-    found = [
+    trainings = [
         training(accuracy)
         for seed, whole in enumerate((0.30, 0.34))
         for accuracy in (whole, *(whole - losses[name][seed] for name in variants))
     ]
-    rows = accuracy.rows_as_timed(variants, [0, 1], found, model="m")
+    rows = accuracy.rows_as_timed(variants, [0, 1], trainings, model="m")
     spreads = {row["solution"]: row["value"] for row in rows if row["quantity"] == "loss_in_spreads"}
     assert spreads == pytest.approx({"ZERO-Pri": 5 / 4, "SEMI": 0.5 / 4, "SEMI refined": 0, CONTROL: 12 / 4})
     assert {row["model"] for row in rows} == {"m"}

@@ -57,8 +57,8 @@ def test_one_real_rank_alone_trains_without_a_pre_test(pools):
     check_model(two_layers, 2)  # says nothing of a model that can be balanced
 
     def alone():
-        own = [dist.new_group([rank]) for rank in range(2)][dist.get_rank()]
-        group = ProcessTensorGroup(own)
+        group_of_one = [dist.new_group([rank]) for rank in range(2)][dist.get_rank()]
+        group = ProcessTensorGroup(group_of_one)
         model = two_layers(group)
         balancer = balance(model, group)
         train(model, balancer, PATIENCE + 2)
@@ -190,7 +190,7 @@ def test_a_straggler_whose_narrow_products_take_long_looks_no_slower_for_it():
     train(model, balancer, 6)
     (step,) = balancer.steps
     assert (step.plan.ranks[0].dropped, step.plan.migrated) == (pytest.approx(2 / 3), 0)
-    assert [each.product_s for each in step.times] == pytest.approx([1.5, 0.75, 0.75, 0.75])
+    assert [times.product_s for times in step.times] == pytest.approx([1.5, 0.75, 0.75, 0.75])
 
 
 def test_the_run_time_settles_on_the_plan_that_is_predicted():

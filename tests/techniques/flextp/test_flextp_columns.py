@@ -125,7 +125,7 @@ def test_products_of_the_worked_example_come_out_with_kept_columns_and_are_recov
     assert grad_input.plain.tolist() == [[3, 7, 6, 3], [5, 6, 7, 5]]
     assert example.lineage == {("linear", "input"): (1, 3), ("linear", "weight"): (1, 3)}
     # 2 rows · 4 columns · 3 outputs, and 2 · 2 · 3
-    assert {(each.plain_multiplications, each.multiplications) for each in example.products} == {(24, 12)}
+    assert {(product.plain_multiplications, product.multiplications) for product in example.products} == {(24, 12)}
     _, grad_weight, grad_input = method.worked_example(Imputation.AVERAGE).products
     assert grad_weight.result.tolist() == [[5, 5, 5, 5], [2, 1.5, 1, 1.5], [4, 5.5, 7, 5.5]]
     assert grad_input.result.tolist() == [[3, 4.5, 6, 4.5], [5, 6, 7, 6]]
@@ -185,7 +185,7 @@ def test_random_choices_and_ties_and_the_first_choice_follow_the_callers_generat
     statistics = ColumnStatistics(torch.zeros(1, 4)) if change is None else statistics_of(change)
     before = torch.random.get_rng_state()
     generators = [generator(seed) for seed in (*range(40), 7)]
-    first = [method.priority_list(statistics, selection=selection, generator=own)[0].item() for own in generators]
+    first = [method.priority_list(statistics, selection=selection, generator=source)[0].item() for source in generators]
     assert set(first) == {0, 1, 2, 3} and first[7] == first[40]
     assert torch.equal(torch.random.get_rng_state(), before)
 
@@ -203,8 +203,8 @@ def test_columns_below_the_random_walk_are_candidates_and_a_layer_drops_them_but
 
 def test_ratios_of_mean_gamma_share_what_lies_above_the_decayed_ratio_by_candidates():
     # a γ = 0.4 each; 4 · 0.5 - 1.6 = 0.4 remain, of which a layer has its share of 2.15
-    found = method.mean_ratios([0.0, 0.4, 0.75, 1.0], 0.5)
-    assert found == pytest.approx([0.4, 0.4 + 0.16 / 2.15, 0.4 + 0.3 / 2.15, 0.4 + 0.4 / 2.15])
+    ratios = method.mean_ratios([0.0, 0.4, 0.75, 1.0], 0.5)
+    assert ratios == pytest.approx([0.4, 0.4 + 0.16 / 2.15, 0.4 + 0.3 / 2.15, 0.4 + 0.4 / 2.15])
     assert method.mean_ratios([0.0, 0.0], 0.5) == pytest.approx([0.5, 0.5])  # no candidates: as Pri
     assert method.mean_ratios([0.0, 1.0], 0.9) == pytest.approx([0.81, 0.99])  # the second is full
     assert method.mean_ratios([0.3, 1.0], 0.0) == [0.0, 0.0]
@@ -216,7 +216,7 @@ def columns(*indices):
 
 def dealt_out(division):
     moved = division.migrations
-    return [(each.sender, {rank: each.columns_of(rank).tolist() for rank in each.parts}) for each in moved]
+    return [(sent.sender, {rank: sent.columns_of(rank).tolist() for rank in sent.parts}) for sent in moved]
 
 
 # Ten columns on each of four ranks. Rank 1 migrates eight and drops one; rank 0 drops two.
@@ -272,7 +272,7 @@ def test_layers_weigh_as_much_as_their_weights_in_what_a_rank_has_kept_and_dropp
 
 def chosen(chooser, **shares):
     """(dropped, migrated) of every layer."""
-    return [(each.dropped.tolist(), each.migrated.tolist()) for each in chooser.choose(RankPlan(**shares))]
+    return [(choice.dropped.tolist(), choice.migrated.tolist()) for choice in chooser.choose(RankPlan(**shares))]
 
 
 def move(weight, *steps):
@@ -390,7 +390,7 @@ def test_the_first_choice_is_random_and_every_rank_and_seed_has_a_stream_of_its_
     stream = generator_for(0, "flextp.columns.0")  # one list after the other, layer by layer
     drawn = [torch.randperm(64, generator=stream)[:32].tolist() for _ in range(2)]
     assert [migrated for _, migrated in first()] == drawn
-    layers = {tuple(migrated) for each in (first(), first(rank=1), first(seed=1)) for _, migrated in each}
+    layers = {tuple(migrated) for lists in (first(), first(rank=1), first(seed=1)) for _, migrated in lists}
     assert len(layers) == 6
     assert first(selection="Rd") == first()
 

@@ -293,7 +293,7 @@ def changed(rows, factor, **where):
 
 
 def verdict(id, claim, rows, **more):
-    (judged,) = [each for name, each in verdicts(id, rows, **more).items() if name.startswith(claim)]
+    (judged,) = [judged for name, judged in verdicts(id, rows, **more).items() if name.startswith(claim)]
     return str(judged)
 
 
@@ -335,7 +335,7 @@ def test_same_stores_the_gradients_of_weight_and_input_and_zero_stores_nothing()
 
 def test_cases_are_the_same_for_a_seed_and_their_gaps_are_summed_up_by_solution_and_number_of_stragglers():
     assert counted.draw_case(3, 2) == counted.draw_case(3, 2) != counted.draw_case(4, 2)
-    slow = [rank for rank, each in enumerate(counted.draw_case(3, 2).times) if each.product_s > 1]
+    slow = [rank for rank, times in enumerate(counted.draw_case(3, 2).times) if times.product_s > 1]
     assert slow == [0, 1]
     rows = counted.case_rows([0, 1], [1, 2])
     assert len(rows) == 4 * 2 * 2 * 2  # gaps, solutions, cases, numbers of stragglers

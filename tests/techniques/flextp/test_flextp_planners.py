@@ -273,11 +273,11 @@ def test_no_division_of_the_grid_beats_the_best_one(num_stragglers, num_steps, s
     most_s = {"whole_s": 0.3, "communicate_s": 0.6, "narrow_s": 0.3}
     drawn = {name: generator.uniform(0, seconds) for name, seconds in most_s.items()}
     costs = Costs.straight(alloc_s=0.01, extract_s=0.05, compute_s=1, **drawn)
-    for found in method.best_plan_by_search(times, costs, num_steps):
-        dropped = found.plan.dropped
+    for scored in method.best_plan_by_search(times, costs, num_steps):
+        dropped = scored.plan.dropped
         fastest = method.fastest_division(times, costs, most_dropped=dropped)
-        assert fastest.iteration_s <= found.iteration_s * (1 + PRECISION)
-        gentlest = method.gentlest_division(times, costs, most_s=found.iteration_s)
+        assert fastest.iteration_s <= scored.iteration_s * (1 + PRECISION)
+        gentlest = method.gentlest_division(times, costs, most_s=scored.iteration_s)
         assert gentlest.plan.dropped <= dropped + PRECISION
 
 
@@ -287,7 +287,7 @@ def test_the_front_holds_the_plans_that_no_other_beats():
     # d 0.5:  m 0.25 -> 0.75, 1.25 | d 0:    m 0.5  -> 1.5,  1.5
     # Dropping a quarter is no faster than dropping nothing: three plans are left.
     front = method.best_plan_by_search(ranks(3, 1), FREE, 4)
-    assert [(each.iteration_s, each.plan.dropped, each.plan.ranks[0].migrated) for each in front] == [
+    assert [(scored.iteration_s, scored.plan.dropped, scored.plan.ranks[0].migrated) for scored in front] == [
         (1.0, 0.75, 0.0),
         (1.25, 0.5, 0.25),
         (1.5, 0.0, 0.5),

@@ -69,7 +69,7 @@ class Model:
         with self.balancer.iteration():
             for _ in range(num_passes):
                 pairs = zip(first.shards(x), second.shards(x), strict=True)
-                row([one * other for one, other in pairs]).square().sum().backward()
+                row([left * right for left, right in pairs]).square().sum().backward()
 
     def costs(self, times=TIMES):
         return runtime.measure_costs(self.layers, self.products, self.group, times)
@@ -202,9 +202,9 @@ def test_the_slowest_rank_sends_one_layer_of_each_shape_is_run_and_nothing_is_le
 
         product.multiply = noted
     parameters = [parameter for layer in model.layers for parameter in layer.parameters()]
-    kept = [None if each.grad is None else each.grad.clone() for each in parameters]
+    kept = [None if parameter.grad is None else parameter.grad.clone() for parameter in parameters]
     previous = [{key: grad.clone() for key, grad in product.previous.items()} for product in model.products]
-    assert [bool(each) for each in previous] == [True, True, False, True]  # the third is never used
+    assert [bool(grads) for grads in previous] == [True, True, False, True]  # the third is never used
     model.costs()
     in_turns = [("column 1", {0}), ("column 1", {2}), ("column 1", {6}), ("column 1", 1, 2, 8), ("column 1", 1, 6, 8)]
     of_rows = [("row", {0}), ("row", {1}), ("row", {3}), ("row", 1, 1, 4), ("row", 1, 3, 4)]

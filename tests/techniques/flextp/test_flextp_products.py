@@ -163,10 +163,10 @@ def test_four_real_ranks_equal_virtual_ones_in_results_and_messages(pools):
     ranks = pools(4).run(lambda: [on_ranks(ProcessTensorGroup(), scheme) for scheme in Scheme])
     for scheme, measured in zip(Scheme, zip(*ranks, strict=True), strict=True):
         virtual, messages = on_ranks(4, scheme)
-        for results, own in measured:
+        for results, traffic in measured:
             assert_close(results, virtual)
-            assert own["together"] == messages["together"]
-        sent = sorted(num_bytes for _, own in measured for num_bytes in own["send"])  # by the sender
+            assert traffic["together"] == messages["together"]
+        sent = sorted(num_bytes for _, traffic in measured for num_bytes in traffic["send"])  # by the sender
         assert sent == messages["send"]
 
 
@@ -200,8 +200,8 @@ def test_same_imputation_looks_back_at_the_last_batch_of_as_many_rows():
     product = first.matrix_product
 
     def input_gradient(rows, dropped):
-        own = {0: torch.tensor(dropped, dtype=torch.int64), 1: torch.empty(0, dtype=torch.int64)}
-        product.division = divide(WIDTH, num_ranks=2, dropped=own, migrated={})
+        of_ranks = {0: torch.tensor(dropped, dtype=torch.int64), 1: torch.empty(0, dtype=torch.int64)}
+        product.division = divide(WIDTH, num_ranks=2, dropped=of_ranks, migrated={})
         x = torch.ones(rows, WIDTH, dtype=torch.float64, requires_grad=True)
         sum(part.sum() for part in first(x)).backward()
         return x.grad
@@ -293,8 +293,8 @@ def groups_of_torch():
     """Return plans of a model of the workbench's own linears, on a real rank called as torch's, by kind of group."""
     plans = []
     for group in (dist.group.WORLD, dist.new_group([0, 1]), init_device_mesh("cpu", (2,))):
-        own, as_wide = ProcessTensorGroup(), {"dtype": torch.float64}
-        first, second = ColumnParallelLinear(8, 16, own, **as_wide), RowParallelLinear(16, 8, own, **as_wide)
+        ranks, as_wide = ProcessTensorGroup(), {"dtype": torch.float64}
+        first, second = ColumnParallelLinear(8, 16, ranks, **as_wide), RowParallelLinear(16, 8, ranks, **as_wide)
         plans.append(trained(nn.Sequential(first, nn.GELU(), second), group)[1])
     return plans
 

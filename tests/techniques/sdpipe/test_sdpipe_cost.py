@@ -19,10 +19,10 @@ FREE = Cluster(startup_s=0.0, card_bytes_per_s=1e9, server_bytes_per_s=1e9)
 
 
 def delays(num_iterations, *places, num_stages=2, num_pipelines=2):
-    found = np.zeros((num_iterations, num_stages, num_pipelines))
+    delays_s = np.zeros((num_iterations, num_stages, num_pipelines))
     for iteration, stage, pipeline, seconds in places:
-        found[iteration, stage, pipeline] = seconds
-    return found
+        delays_s[iteration, stage, pipeline] = seconds
+    return delays_s
 
 
 def test_a_mini_batch_of_two_stages_by_hand():
@@ -138,16 +138,16 @@ def test_two_pipelines_share_a_machine_of_eight_gpus_if_both_fit_whatever_the_sc
 
 def test_settings_bring_their_own_window_where_none_is_given():
     late = drawn_delays_s(40, 2, 4, delay_s=5.0)
-    own, told, paper = (
+    released, with_window, paper = (
         simulate("SDPipe", WORKLOAD, FREE, late, settings=settings, window_s=window_s).ends_s.tolist()
         for settings, window_s in ((Settings.released(), None), (Settings.released(), 0.001), (None, None))
     )
-    assert own == told != paper
+    assert released == with_window != paper
 
 
 def test_the_synchronisation_matrix_averages_members_and_keeps_the_others():
-    found = np.array([[1.0, 2.0, 6.0]]) @ synchronization_matrix(3, {0, 2})
-    assert found.tolist() == [[3.5, 2.0, 3.5]]
+    averaged = np.array([[1.0, 2.0, 6.0]]) @ synchronization_matrix(3, {0, 2})
+    assert averaged.tolist() == [[3.5, 2.0, 3.5]]
 
 
 def test_the_admissible_learning_rate_solves_the_condition_and_single_workers_admit_none():

@@ -227,11 +227,11 @@ def speak_to(path, seed, num_messages):
     while not (path.exists() and path.read_text()) and time.monotonic() < latest:
         time.sleep(0.01)
     address, draw = path.read_text(), random.Random(seed)
-    forged = [[what, stage, worker, told] for what, told in (("fail", "has failed"), ("come", True), ("signal", None))
+    forged = [[what, stage, worker, value] for what, value in (("fail", "has failed"), ("come", True), ("signal", None))
               for stage in (0, 1) for worker in (0, 1)]  # fmt: skip
     wrong = [None, [], ["ping"], ["ping", 0, 0, None, 0], ["fail", "0", [], {}], {"what": "leave"}, 7]
     wrong.append(["load", 0, 0, {}])
-    texts = [json.dumps(told).encode() for told in forged + wrong] + [b"", b"\xff\x00", b"[" * 100_000, b"{"]
+    texts = [json.dumps(message).encode() for message in forged + wrong] + [b"", b"\xff\x00", b"[" * 100_000, b"{"]
     greeting = b"\xff" + bytes(8) + b"\x7f\x03\x01CURVE"
     with zmq.Context() as context:
         for number in range(num_messages):
@@ -286,7 +286,7 @@ def test_workers_that_are_late_are_left_behind_but_not_longer_than_p_groups(rank
 
     results = ranks.run(tidy, trained, 12, Options(window_s=0.0, history=3), late)
     sizes = [[len(group.members) for group in groups] for _, groups, _ in results]
-    assert all(1 in found and 2 in found for found in sizes)
+    assert all(1 in group_sizes and 2 in group_sizes for group_sizes in sizes)
 
 
 def alone(num_steps, how, device="cpu", action=None, **more):
@@ -324,8 +324,8 @@ def test_a_rank_that_skips_an_update_while_iterations_are_measured_holds_nobody_
 @pytest.mark.parametrize("how", ["pairs", "mesh"])
 def test_workers_of_a_stage_begin_equal_and_average_in_any_layout(ranks, how):
     results = ranks.run(tidy, alone, 4, how, window_s=math.inf, timeout_s=200)
-    one, other = ((0, 2), (1, 3)) if how == "pairs" else ((0, 1), (2, 3))
-    for pair in (one, other):
+    first, second = ((0, 2), (1, 3)) if how == "pairs" else ((0, 1), (2, 3))
+    for pair in (first, second):
         assert torch.equal(results[pair[0]][0], results[pair[1]][0])
         assert [groups for _, groups in (results[rank] for rank in pair)] == [[[0, 1]] * 4] * 2
     (none, _), *_ = ranks.run(tidy, alone, 0, how, window_s=math.inf, timeout_s=200)
@@ -396,5 +396,5 @@ def test_what_cannot_be_synchronized_is_refused(ranks):
         "optimizer has parameters that the module lacks, of the sizes [[2], [2, 2]]": of_another_model,
         "module is a DistributedDataParallel": wrapped,
     }
-    for found in ranks.run(tidy, lambda: [refusal(call) for call in cases.values()]):
-        assert all(rule in message for rule, message in zip(cases, found, strict=True)), found
+    for messages in ranks.run(tidy, lambda: [refusal(call) for call in cases.values()]):
+        assert all(rule in message for rule, message in zip(cases, messages, strict=True)), messages

@@ -156,11 +156,11 @@ class Pipelines:
                 yield place
 
     def hear(self, formed):
-        for found in formed:
-            for worker in found.members:
-                self.is_waiting.discard((found.stage, worker))
-                self.done[found.stage, worker] += 1
-            self.groups.append(found)
+        for group in formed:
+            for worker in group.members:
+                self.is_waiting.discard((group.stage, worker))
+                self.done[group.stage, worker] += 1
+            self.groups.append(group)
 
     def run(self, num_signals, leaver=None):
         for number in range(num_signals):
@@ -194,14 +194,14 @@ def test_whatever_the_trace_nothing_deadlocks_and_only_unchecked_groups_break_th
     driven.run(120, leaver)
     if leaver is not None:
         return
-    for found in driven.groups:
-        assert window_s > 0 or found.enforced or len(found.members) == 1
-        assert window_s < math.inf or len(found.members) == pipelines
+    for group in driven.groups:
+        assert window_s > 0 or group.enforced or len(group.members) == 1
+        assert window_s < math.inf or len(group.members) == pipelines
     if not settings.by_signals:
         by_stage, broken = {}, 0
-        for found in driven.groups:
-            last = by_stage.setdefault(found.stage, [])
-            last.append(found.members)
+        for group in driven.groups:
+            last = by_stage.setdefault(group.stage, [])
+            last.append(group.members)
             broken += len(last) >= history and not connects_by_definition(last[-history:], range(pipelines))
         assert broken == scheduler.num_unchecked
 

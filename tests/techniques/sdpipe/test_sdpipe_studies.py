@@ -148,8 +148,8 @@ def test_the_released_settings_are_beside_the_papers_with_what_they_change():
     rows = simulated.group_size_rows(**sizes)
     assert value(rows, "group_size", P=1, settings="paper, one stage") == 4  # no other stage goes unchecked
     for quantity in ("group_size", "over_all_reduce", "spread_iterations", "connected_share"):
-        found = [value(rows, quantity, P=10, settings=kind) for kind in ("paper", "released")]
-        assert len(set(found)) == 2
+        by_settings = [value(rows, quantity, P=10, settings=kind) for kind in ("paper", "released")]
+        assert len(set(by_settings)) == 2
 
 
 def test_recorded_speeds_are_the_middle_of_the_drawn_line(tmp_path):
@@ -177,7 +177,7 @@ def test_schemes_are_compared_block_by_block_and_targets_with_more_than_one_seed
     assert value(rows, "whole_speedup", over="All-Reduce+Pipe") == 9.0 / 3.0
     assert value(rows, "iteration_over_passes") == 3.0 / (3 * 0.5)
     assert value(rows, "test_loss_over_all_reduce", scheme="SDPipe") == pytest.approx(1.2)
-    few = measured.rows([found for found in results if found["setting"]["seed"] < 1], target=1.0)
+    few = measured.rows([training for training in results if training["setting"]["seed"] < 1], target=1.0)
     never = measured.rows(results, target=0.5)
     assert value(never, "reached_seeds", scheme="SDPipe") == 0
     assert not [row for row in few + never if row["quantity"].startswith("target_")]
@@ -212,11 +212,11 @@ def test_trainings_have_the_choices_and_settings_of_their_scheme_alone(asked, ex
     assert measured.cells(seeds=[0], **asked) == [cell | {"seed": 0} for cell in expected]
 
 
-def of_choice(key, *found):
+def of_choice(key, *choices):
     """Return rows of SDPipe's trainings with these choices, by seeds and test losses."""
     results = [
         result("SDPipe", seed, [1.0], [3.0], loss, **({} if choice is None else {key: choice}))
-        for choice, losses in found
+        for choice, losses in choices
         for seed, loss in enumerate(losses)
     ]
     return measured.rows(results, target=1.0, key=key)
@@ -238,9 +238,9 @@ def test_choices_are_compared_seed_by_seed_with_the_usual_one_and_in_test_loss_a
 
 def test_accuracies_on_the_test_set_are_targets_too():
     results = [result("SDPipe", seed, [1.0], [1.0], 1.0) for seed in range(3)]
-    for found in results:
-        found["scores"]["accuracy"] = 60.0
-        found["tests"] = [[2.0 * place, 10.0 * place, {"accuracy": 10.0 * place}] for place in range(1, 7)]
+    for training in results:
+        training["scores"]["accuracy"] = 60.0
+        training["tests"] = [[2.0 * place, 10.0 * place, {"accuracy": 10.0 * place}] for place in range(1, 7)]
     rows = measured.rows(results, target=0.5, accuracies=[45.0, 70.0])
     assert value(rows, "target_s", to="45 %") == 10.0 and value(rows, "target_iterations", to="45 %") == 50.0
     assert value(rows, "reached_seeds", to="70 %") == 0 and value(rows, "reached_seeds", to="loss 0.5") == 0
@@ -293,8 +293,8 @@ def test_figure_4_on_links_tells_how_often_hetpipe_pushes_and_delays_in_iteratio
 def test_the_measured_map_counts_unchecked_groups_among_runs_of_p():
     plain = result("All-Reduce+Pipe", 0, [2.0] * 8, [1.0], 1.0) | {"counted": {}}
     sizes = {"history": 10, "window": 1.0, "num_pipelines": 4, "num_stages": 2}
-    own = result("SDPipe", 0, [1.0] * 8, [1.0], 1.0, **sizes)
-    rows = measured.map_rows([plain, own | {"counted": {"num_groups": 28, "num_unchecked": 5}}])
+    ours = result("SDPipe", 0, [1.0] * 8, [1.0], 1.0, **sizes)
+    rows = measured.map_rows([plain, ours | {"counted": {"num_groups": 28, "num_unchecked": 5}}])
     assert value(rows, "over_all_reduce", P=10, T=0.25) == 2.0
     assert value(rows, "connected_share", P=10, T=0.25) == 0.5  # 28 groups of two stages have 28 - 2 x 9 runs of ten
 
@@ -305,12 +305,12 @@ def test_libraries_train_the_same_model_and_say_who_averaged(scheme):
     setting = {"num_stages": 1, "num_pipelines": 2, "iterations": 4, "pass_s": 0.002}
     (cell,) = libraries.cells([scheme], [0], sync_every=2, matchmaking_s=0.2, **setting)
     before = set(Path("/dev/shm").glob("torch_*"))  # files of shared memory, with the number of their process
-    found = libraries.train_beside(**cell)
+    training = libraries.train_beside(**cell)
     left = set(Path("/dev/shm").glob("torch_*")) - before
     assert all(psutil.pid_exists(int(path.name.split("_")[1])) for path in left)
-    assert found["setting"]["scheme"] == scheme and math.isfinite(found["scores"]["test_loss"])
+    assert training["setting"]["scheme"] == scheme and math.isfinite(training["scores"]["test_loss"])
     # torchft: each worker alone twice, both together twice; hivemind's groups depend on when workers come.
-    assert scheme == libraries.HIVEMIND or found["sizes"] == {"1": 4, "2": 2}
+    assert scheme == libraries.HIVEMIND or training["sizes"] == {"1": 4, "2": 2}
 
 
 def test_a_library_that_is_missing_is_named(monkeypatch):
@@ -328,8 +328,8 @@ test_a_library_is_told_how_often_or_for_how_long_it_averages_before_ranks_start 
 
 
 def test_all_schemes_get_the_same_delays():
-    found = [delays_of(Setting(scheme=s, trace="drawn", delay=2.0, iterations=30)) for s in ("SDPipe", "HetPipe")]
-    assert np.array_equal(*found) and 0 < (found[0] > 0).mean() < 0.2
+    delays_s = [delays_of(Setting(scheme=s, trace="drawn", delay=2.0, iterations=30)) for s in ("SDPipe", "HetPipe")]
+    assert np.array_equal(*delays_s) and 0 < (delays_s[0] > 0).mean() < 0.2
     assert delays_of(Setting(scheme="SDPipe")).sum() == 0
 
 
@@ -360,20 +360,20 @@ test_bad_settings_are_refused_on_virtual_ranks = refusals(
 @pytest.mark.parametrize("scheme", [scheme.value for scheme in Scheme])
 @pytest.mark.parametrize("model", ["resnet", "bert"])
 def test_every_scheme_trains_on_real_ranks_and_says_what_happened(scheme, model):
-    found = train(scheme=scheme, model=model, num_stages=2, num_pipelines=2, iterations=3, pass_s=0.002, delay=1.0)
-    assert len(found["curve"]) == 3 and all(math.isfinite(loss) for _, _, loss in found["curve"])
-    assert found["curve"][-1][1] == 3.0 and 0 < found["curve"][0][0] < found["curve"][-1][0]
-    assert math.isfinite(found["scores"]["test_loss"])
-    num_groups = sum(found["sizes"].values())
-    assert num_groups == (0 if scheme == "HetPipe" else found["counted"].get("num_groups", 2 * 3))
+    training = train(scheme=scheme, model=model, num_stages=2, num_pipelines=2, iterations=3, pass_s=0.002, delay=1.0)
+    assert len(training["curve"]) == 3 and all(math.isfinite(loss) for _, _, loss in training["curve"])
+    assert training["curve"][-1][1] == 3.0 and 0 < training["curve"][0][0] < training["curve"][-1][0]
+    assert math.isfinite(training["scores"]["test_loss"])
+    num_groups = sum(training["sizes"].values())
+    assert num_groups == (0 if scheme == "HetPipe" else training["counted"].get("num_groups", 2 * 3))
 
 
 def test_the_bound_of_equation_5_by_hand():
     # N = 2, M = P = 1, n1 = n2 = 2: t1 = 8 (5/3)^2, t2 = 3/4, and eta is gamma
     t1, gap = 8 * (5 / 3) ** 2, 1 - 0.75**0.5
     by_hand = 0.1 / 2 + 2 * 0.1**2 * 8 * 2 * t1 / 8 * (4 + 2 / gap**2)
-    found = error_bound(0.1, num_pipelines=2, num_stages=1, history=1, n1=2, n2=2)
-    assert found == pytest.approx(by_hand)
+    bound = error_bound(0.1, num_pipelines=2, num_stages=1, history=1, n1=2, n2=2)
+    assert bound == pytest.approx(by_hand)
 
 
 def test_workers_that_averaged_in_all_groups_are_equal_and_others_are_apart():

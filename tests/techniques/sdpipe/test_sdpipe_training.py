@@ -23,19 +23,19 @@ def gradients(num_steps, shape=(3,), seed=0, mean=0.0):
     return [mean + torch.randn(shape, generator=draw) for _ in range(num_steps)]
 
 
-def adam_steps(found, lr=0.1, **options):
-    weight = torch.nn.Parameter(torch.ones(found[0].shape))
+def adam_steps(drawn, lr=0.1, **options):
+    weight = torch.nn.Parameter(torch.ones(drawn[0].shape))
     kind = VarianceReducedAdam if "num_workers" in options else torch.optim.AdamW
     optimizer = kind([weight], lr=lr, betas=(0.8, BETA2), weight_decay=0.1, **options)
-    for gradient in found:
+    for gradient in drawn:
         weight.grad = gradient.clone()
         optimizer.step()
     return weight.detach(), optimizer.state[weight]
 
 
-@pytest.mark.parametrize(("found", "num_workers"), [(gradients(5), 1), (gradients(1), 8), (gradients(1) * 4, 8)])
-def test_with_one_worker_or_gradients_without_variance_it_is_adamw(found, num_workers):
-    assert torch.allclose(adam_steps(found, num_workers=num_workers)[0], adam_steps(found)[0])
+@pytest.mark.parametrize(("drawn", "num_workers"), [(gradients(5), 1), (gradients(1), 8), (gradients(1) * 4, 8)])
+def test_with_one_worker_or_gradients_without_variance_it_is_adamw(drawn, num_workers):
+    assert torch.allclose(adam_steps(drawn, num_workers=num_workers)[0], adam_steps(drawn)[0])
 
 
 @pytest.mark.parametrize("lr", [0.0, torch.tensor(0.1)])
@@ -52,16 +52,16 @@ def test_sparse_gradients_are_refused_by_name():
 
 def test_second_moments_by_hand():
     # gradients 1 and 3: v = (0.09 + 0.9) / 0.19 = 5.2105, m = (0.09 + 0.3) / 0.19 = 2.0526, variance 0.9972
-    found = reduced_by_definition([torch.tensor(1.0), torch.tensor(3.0)], BETA2, 2)
-    assert found.item() == pytest.approx(2.052632**2 + 0.997230 / 2, rel=1e-5)
+    second_moment = reduced_by_definition([torch.tensor(1.0), torch.tensor(3.0)], BETA2, 2)
+    assert second_moment.item() == pytest.approx(2.052632**2 + 0.997230 / 2, rel=1e-5)
 
 
 def test_the_optimizer_keeps_the_second_moments_of_the_definition():
-    found = gradients(7, seed=3)
-    _, state = adam_steps(found, num_workers=4)
+    drawn = gradients(7, seed=3)
+    _, state = adam_steps(drawn, num_workers=4)
     mean, square = (state[name] / (1 - BETA2**7) for name in ("mean", "square"))
     second = mean**2 + (square - mean**2).clamp(min=0) / 4
-    assert torch.allclose(second, reduced_by_definition(found, BETA2, 4), atol=1e-6)
+    assert torch.allclose(second, reduced_by_definition(drawn, BETA2, 4), atol=1e-6)
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def step(worker, model, gradient):
 
 
 def by_exchange(kind, num_steps):
-    group, found, rank = dist.new_group([0, 1, 2, 3]), [], dist.get_rank()
+    group, weights, rank = dist.new_group([0, 1, 2, 3]), [], dist.get_rank()
     if rank == 4:
         return None
     place = Place(stage=0, pipeline=rank, num_stages=1, num_pipelines=4)
@@ -94,9 +94,9 @@ def by_exchange(kind, num_steps):
     worker = AllReduce(model, place, group) if kind == "all" else AdPsgd(model, place, group, seed=2)
     for _ in range(num_steps):
         step(worker, model, float(rank))
-        found.append(model.weight[0, 0].item())
+        weights.append(model.weight[0, 0].item())
     worker.close()
-    return found
+    return weights
 
 
 def test_all_reduce_takes_the_mean_gradient(ranks):
@@ -110,7 +110,7 @@ def test_ad_psgd_averages_the_drawn_pairs(ranks):
         for pair in pairs(4, iteration, 2):
             mean = sum(models[worker] for worker in pair) / len(pair)
             models = [mean if worker in pair else model for worker, model in enumerate(models)]
-        assert [found[iteration] for found in results] == pytest.approx(models)
+        assert [weights[iteration] for weights in results] == pytest.approx(models)
 
 
 def by_server(num_steps, staleness, slow=None, first_s=0.0, push_every=1):
@@ -121,24 +121,24 @@ def by_server(num_steps, staleness, slow=None, first_s=0.0, push_every=1):
         serve_parameters(models, 2, staleness)
         return [model[0].item() for model in models]
     place = Place(stage=rank % 2, pipeline=rank // 2, num_stages=2, num_pipelines=2)
-    model, found, ends_s = model_of(0.0), [], []
+    model, weights, ends_s = model_of(0.0), [], []
     worker = HetPipe(model, place, server=4, staleness=staleness, push_every=push_every)
     began_s = time.monotonic()
     time.sleep(first_s if place.pipeline == slow else 0.0)
     for _ in range(num_steps):
         time.sleep(0.02 if place.pipeline == slow else 0.0)
         step(worker, model, 1.0 + place.pipeline)
-        found.append(model.weight[0, 0].item())
+        weights.append(model.weight[0, 0].item())
         ends_s.append(time.monotonic() - began_s)
     pushes = worker.close()["num_signals"]
-    return found, model.weight[0, 0].item(), pushes, ends_s
+    return weights, model.weight[0, 0].item(), pushes, ends_s
 
 
 def test_without_staleness_a_server_adds_up_all_updates_of_an_iteration(ranks):
     *workers, models = ranks.run(by_server, 3, 0)
     assert models == [-4.5, -4.5]
-    for found, last, pushes, _ in workers:
-        assert found == pytest.approx([-1.5, -3.0, -4.5]) and last == -4.5 and pushes == 3
+    for weights, last, pushes, _ in workers:
+        assert weights == pytest.approx([-1.5, -3.0, -4.5]) and last == -4.5 and pushes == 3
 
 
 def test_with_staleness_no_update_is_lost_and_the_models_end_as_the_servers(ranks):
@@ -151,15 +151,15 @@ def test_with_staleness_no_update_is_lost_and_the_models_end_as_the_servers(rank
 def test_a_push_of_several_mini_batches_holds_all_their_updates_and_the_last_one_what_is_left(ranks):
     *workers, models = ranks.run(by_server, 5, 2, None, 0.0, 2)
     assert models == pytest.approx([-7.5, -7.5]) and [pushes for _, _, pushes, _ in workers] == [3] * 4
-    for found, *_ in workers[:2]:  # of the first pipeline, whose own updates are -0.5
-        assert found[0] == -0.5
+    for weights, *_ in workers[:2]:  # of the first pipeline, whose own updates are -0.5
+        assert weights[0] == -0.5
 
 
 def test_a_worker_goes_on_while_it_is_s_pushes_ahead_and_counts_its_own_updates_once(ranks):
     workers = ranks.run(by_server, 6, 3, 1, 3.0)[:4]
-    for found, *_, ends_s in workers[:2]:  # of the first pipeline; the other one sleeps for three seconds
+    for weights, *_, ends_s in workers[:2]:  # of the first pipeline; the other one sleeps for three seconds
         assert sum(end_s < 2.9 for end_s in ends_s) == 3
-        assert found[:3] == [-0.5, -1.0, -1.5]
+        assert weights[:3] == [-0.5, -1.0, -1.5]
 
 
 def server(staleness):
@@ -169,7 +169,7 @@ def server(staleness):
         2,
         lambda part: torch.optim.SGD(part.parameters(), lr=1.0),
         lambda pipeline, _: (torch.full((1, 2), 1.0 + pipeline), torch.zeros(1)),
-        lambda found, _: found.sum(),
+        lambda output, _: output.sum(),
         has_flush=True,
         staleness=staleness,
     )
@@ -177,14 +177,14 @@ def server(staleness):
 
 def weights_of(workers, steps):
     """Return each pipeline's weight after each of its mini-batches."""
-    found = {0: [], 1: []}
+    weights = {0: [], 1: []}
     for pipeline, is_push in steps:
         if is_push:
             workers.push_(pipeline)
         else:
             workers.train_(pipeline)
-            found[pipeline].append(workers.pipelines[pipeline][0].weights[0][0, 0].item())
-    return found
+            weights[pipeline].append(workers.pipelines[pipeline][0].weights[0][0, 0].item())
+    return weights
 
 
 def test_the_virtual_server_gives_the_models_of_the_real_one(ranks):

@@ -36,8 +36,8 @@ def in_order(seen, num_stages, has_flush=True):
 
     def is_next(rank, group):
         """Whether a worker averages in this group next, and its pipeline has the weights of the mini-batch."""
-        own = num_synced[rank // num_stages * num_stages :]
-        has_weights = all(synced + a > num_synced[rank] for synced, a in zip(own, ahead, strict=False))
+        of_pipeline = num_synced[rank // num_stages * num_stages :]
+        has_weights = all(synced + a > num_synced[rank] for synced, a in zip(of_pipeline, ahead, strict=False))
         return has_weights and logs[rank] and logs[rank][0].members == group.members
 
     while any(logs):
@@ -199,20 +199,20 @@ def test_a_users_pipeline_without_a_flush_ends_as_virtual_ranks_do(pools):
 
 
 def test_a_mean_of_models_is_a_mean_of_gradients_where_each_group_holds_all_workers_and_starts_are_equal():
-    groups, found = [Group(stage, frozenset({0, 1})) for _ in range(3) for stage in range(2)], []
+    groups, means = [Group(stage, frozenset({0, 1})) for _ in range(3) for stage in range(2)], []
     for averages_gradients in (True, False):
         workers, _ = small_workers(2, 2, has_flush=True, averages_gradients=averages_gradients)
         followed(workers, groups=groups)
-        found.append(flat(workers.mean()[1]))
-    assert torch.allclose(*found, atol=1e-6)  # momentum is linear, too
+        means.append(flat(workers.mean()[1]))
+    assert torch.allclose(*means, atol=1e-6)  # momentum is linear, too
 
 
 def test_pipelines_share_one_budget_and_the_clock_is_the_simulations():
     setting = {"iterations": 3, "num_stages": 2, "num_pipelines": 2, "examples": 2, "delays": "homogeneous"}
     results = {scheme: train(scheme=scheme, **setting) for scheme in ("All-Reduce+Pipe", "HetPipe", "SDPipe")}
-    for found in results.values():
-        assert found["curve"][-1][1] == 3.0  # mini-batches of a mean pipeline
-        assert found["tests"][-1][0] == found["seconds"] == pytest.approx(found["curve"][-1][0])
+    for training in results.values():
+        assert training["curve"][-1][1] == 3.0  # mini-batches of a mean pipeline
+        assert training["tests"][-1][0] == training["seconds"] == pytest.approx(training["curve"][-1][0])
     workload = workload_of("ResNet-50", 2)
     averaged_s = PAPER.average_s(workload, range(2))
     assert results["All-Reduce+Pipe"]["seconds"] == pytest.approx(3 * (workload.iteration_s + averaged_s))
@@ -227,5 +227,5 @@ def test_hetpipe_whose_pipelines_wait_for_each_other_learns_as_all_reduce_and_ot
     together = followed(waiting, steps=[*train, *push] * 4)
     assert [loss for *_, loss in together] == pytest.approx([loss for *_, loss in expected], abs=1e-6)
     late = [*train, *train, *push, *train, *push, *train, *push, *push]  # a mini-batch ahead of its pushes
-    found = followed(stale, steps=late)
-    assert max(abs(own[2] - wanted[2]) for own, wanted in zip(found, expected, strict=True)) > 1e-3
+    ahead = followed(stale, steps=late)
+    assert max(abs(row[2] - wanted[2]) for row, wanted in zip(ahead, expected, strict=True)) > 1e-3
