@@ -206,8 +206,8 @@ def train(context, kind: str, options: dict) -> dict:
     for _ in range(checkpoints.iteration, NUM_ITERATIONS):
         model.zero_grad()
         loss().backward()
-        for each in (*extra.values(), optimizer):  # the further one first: it must not change what is being sent either
-            each.step()
+        for adam in (*extra.values(), optimizer):  # the further one first: it must not change what is being sent either
+            adam.step()
         schedule.step()
         checkpoints.step()
     settled = checkpoints.interleaving.profile is not None

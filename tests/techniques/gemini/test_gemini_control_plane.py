@@ -282,11 +282,11 @@ class World:
             self.replace(replacement.lost)
 
     def check_accepted(self, name, order):
-        mine = self.accepted.setdefault(name, [])
-        if mine:  # what an agent follows only ever gets newer
-            assert order.generation > mine[-1].generation
-            assert order.term >= mine[-1].term
-        mine.append(order)
+        orders = self.accepted.setdefault(name, [])
+        if orders:  # what an agent follows only ever gets newer
+            assert order.generation > orders[-1].generation
+            assert order.term >= orders[-1].term
+        orders.append(order)
 
     def replace(self, lost):
         if lost in self.replaced or lost not in self.roster:
@@ -304,7 +304,7 @@ class World:
             if agent.order is None or name not in agent.order.members:
                 continue
             partners = [self.agents.get(member) for member in agent.order.members]
-            together = all(one is not None and one.order == agent.order for one in partners)
+            together = all(partner is not None and partner.order == agent.order for partner in partners)
             if agent.phase == Phase.RUNNING and together and self.draw.random() < 0.1:
                 choices = [Phase.RUNNING, Phase.RUNNING, Phase.FAILED, Phase.RETURNED]
                 agent.phase = self.draw.choice(choices) if self.chaos else Phase.RETURNED

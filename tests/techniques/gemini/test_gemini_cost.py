@@ -55,7 +55,7 @@ def test_a_model_has_the_parameters_and_flops_of_the_textbook_and_a_layer_is_gat
 
 def test_without_a_network_worth_the_name_an_iteration_is_its_messages_and_with_an_infinite_one_its_flops():
     machines = [machine(network=Link(bandwidth_bytes_per_s=rate)) for rate in (1e-3, 1.0, 96.0, 1e12)]
-    times_s = [cost.baseline_s(TINY, each) for each in machines]
+    times_s = [cost.baseline_s(TINY, server) for server in machines]
     messages_s = (3 * 384 + 2 * 2 * (TINY.num_parameters - 192)) * 0.75 / 1e-3
     assert times_s[0] == pytest.approx(messages_s, rel=1e-3)
     update_s = 28 * TINY.num_parameters / 4 / 100
@@ -92,7 +92,7 @@ def test_the_model_meets_the_three_numbers_that_it_is_fitted_to_and_idle_spans_c
     assert fitted.p4d.network_share == fitted.p3dn.network_share == pytest.approx(65 / 80, rel=1e-3)
     assert 7 < cost.storage_s(large, fitted.p4d) / 62 < 8, "every eight iterations"
     assert fitted.p3dn.copy_bytes_per_s == 12.5e9, "the network's nominal rate"
-    large_share, small_share = (each.flops_per_s / each.peak_flops_per_s for each in (fitted.p4d, fitted.p3dn))
+    large_share, small_share = (server.flops_per_s / server.peak_flops_per_s for server in (fitted.p4d, fitted.p3dn))
     assert 0 < large_share < 1 and 0 < small_share < 1
     assert fitted.transferred.flops_per_s == large_share * fitted.p3dn.peak_flops_per_s
     traffic = cost.traffic_of(large, fitted.p4d)
@@ -281,11 +281,11 @@ def test_the_timeline_of_a_failure_reads_as_a_grid_and_one_of_joined_iterations_
         "checkpoint in storage | . . . .         . .",
         "recovery              | . . . detection . .",
     ]
-    kinds = [(each.label, each.kind.value) for each in timeline.of("training")]
+    kinds = [(action.label, action.kind.value) for action in timeline.of("training")]
     assert kinds == [("1", "compute"), ("2", "compute"), ("3", "other"), ("3", "compute"), ("4", "compute")]
     timeline = training_timeline(SETTING, run(SETTING, trace_of(60, {35: "S"})), every_iteration=False)
-    assert [each.label for each in timeline.of("training")] == ["1 to 2", "3 to 4", "3 to 4"]
-    memory = [(each.label, each.start_s, each.end_s) for each in timeline.of("checkpoint in memory")]
+    assert [action.label for action in timeline.of("training")] == ["1 to 2", "3 to 4", "3 to 4"]
+    memory = [(action.label, action.start_s, action.end_s) for action in timeline.of("checkpoint in memory")]
     assert memory == [("1", 10, 20), ("2", 20, 30), ("lost", 30, 35), ("lost", 53, 60)]
 
 
@@ -327,5 +327,5 @@ def test_levels_that_block_do_so_memory_first():
     policy = waste.CheckpointPolicy(name="both", iteration_s=10, storage=storage, memory=memory)
     # Iteration 2 ends at 20, memory blocks until 23 and is complete at 28, storage until 27 and at 33.
     stretches = [cost.advanced(policy, 0, elapsed_s) for elapsed_s in (27.9, 28, 32.9, 33)]
-    assert [(each.memory, each.storage) for each in stretches] == [(None, None), (2, None), (2, None), (2, 2)]
-    assert [each.position for each in stretches] == pytest.approx([2.09, 2.1, 2.59, 2.6])
+    assert [(stretch.memory, stretch.storage) for stretch in stretches] == [(None, None), (2, None), (2, None), (2, 2)]
+    assert [stretch.position for stretch in stretches] == pytest.approx([2.09, 2.1, 2.59, 2.6])

@@ -232,7 +232,7 @@ def job(tmp_path, ranks, **secrets):
     """Run the processes that torchrun would start, on one machine, and serve their rendezvous."""
     (tmp_path / "train.py").write_text(JOB)
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    own = {name: value for name, value in own_environment().items() if not name.startswith("WORKBENCH_SECRET")}
+    inherited = {name: value for name, value in own_environment().items() if not name.startswith("WORKBENCH_SECRET")}
     known = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "LOCAL_WORLD_SIZE": "1", "HOME": str(tmp_path)}
     known |= {"WORLD_SIZE": "2", "TORCHELASTIC_USE_AGENT_STORE": "True", **secrets}
     with contextlib.ExitStack() as running:
@@ -240,7 +240,7 @@ def job(tmp_path, ranks, **secrets):
             running.enter_context(
                 subprocess.Popen(
                     [sys.executable, str(tmp_path / "train.py")],
-                    env=own | known | {"RANK": str(rank)},
+                    env=inherited | known | {"RANK": str(rank)},
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
                     text=True,
@@ -258,9 +258,9 @@ def job(tmp_path, ranks, **secrets):
 def test_who_reads_the_rendezvous_store_finds_no_secret_and_has_nothing_loaded_by_the_operator(tmp_path):
     with job(tmp_path, (0, 1), WORKBENCH_SECRET=SECRET.decode()) as (store, [operator, host]):
         store.wait(["workbench/operator"])
-        found = store.get("workbench/operator")
-        ip, port = json.loads(found)
-        assert SECRET not in found and SECRET.hex().encode() not in found
+        data = store.get("workbench/operator")
+        ip, port = json.loads(data)
+        assert SECRET not in data and SECRET.hex().encode() not in data
         bomb = framed(pickle.dumps(Bomb(tmp_path / "loaded")))
         with contextlib.suppress(ConnectionRefusedError), socket.create_connection((ip, port)) as stranger:
             stranger.sendall(bomb)

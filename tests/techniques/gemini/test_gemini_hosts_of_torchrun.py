@@ -96,13 +96,13 @@ def test_a_killed_host_is_replaced_by_the_one_that_stands_by_and_the_bits_are_th
     program = tmp_path / "train.py"
     program.write_text(PROGRAM.replace("ITERATIONS", str(ITERATIONS)))
     undisturbed, disturbed = (train_on_hosts(str(program), kills).split(maxsplit=2) for kills in (False, True))
-    (_, _, plain), (_, _, found) = undisturbed, disturbed
-    plain, found = ast.literal_eval(plain), ast.literal_eval(found)
+    (_, _, plain), (_, _, restarted) = undisturbed, disturbed
+    plain, restarted = ast.literal_eval(plain), ast.literal_eval(restarted)
     assert (undisturbed[1], disturbed[1]) == ("1", "2"), "generations"
     assert [name for name, _, _ in plain] == ["machine-0", "machine-1"]
-    assert [name for name, _, _ in found] == ["machine-0", "standby-0"]
-    assert [weights for _, _, weights in found] == [weights for _, _, weights in plain]
-    assert all(resumed >= 3 for _, resumed, _ in found), "from a peer's memory, two iterations back at most"
+    assert [name for name, _, _ in restarted] == ["machine-0", "standby-0"]
+    assert [weights for _, _, weights in restarted] == [weights for _, _, weights in plain]
+    assert all(resumed >= 3 for _, resumed, _ in restarted), "from a peer's memory, two iterations back at most"
 
 
 def test_a_process_that_torchrun_did_not_start_is_refused_and_so_is_a_job_without_a_secret(monkeypatch, tmp_path):

@@ -20,7 +20,7 @@ def setting(**changes) -> dict:
 
 
 def summary(chunks: tuple[method.Chunk, ...]) -> list[tuple[int, int, int, int]]:
-    return [(each.span, each.replica, each.offset_bytes, each.size_bytes) for each in chunks]
+    return [(chunk.span, chunk.replica, chunk.offset_bytes, chunk.size_bytes) for chunk in chunks]
 
 
 PARTITIONS = [
@@ -68,13 +68,13 @@ def check_chunks(chunks: tuple[method.Chunk, ...], spans_s: list[float], checkpo
     replicas = {key: list(group) for key, group in groupby(chunks, key=lambda chunk: chunk.replica)}
     assert list(replicas) == list(range(options["num_replicas"] - 1))
     for sent in replicas.values():
-        ends = [each.offset_bytes + each.size_bytes for each in sent]
-        assert [each.offset_bytes for each in sent] == [0, *ends[:-1]] and ends[-1] == checkpoint_bytes
-    assert all(1 <= each.size_bytes <= options["reserved_bytes"] // options["num_buffers"] for each in chunks)
-    assert all(one.span <= other.span for one, other in pairwise(chunks))
+        ends = [chunk.offset_bytes + chunk.size_bytes for chunk in sent]
+        assert [chunk.offset_bytes for chunk in sent] == [0, *ends[:-1]] and ends[-1] == checkpoint_bytes
+    assert all(1 <= chunk.size_bytes <= options["reserved_bytes"] // options["num_buffers"] for chunk in chunks)
+    assert all(chunk.span <= following.span for chunk, following in pairwise(chunks))
     startup_s, rate = Fraction(options["startup_s"]), Fraction(options["bandwidth_bytes_per_s"])
     for span, inside in groupby(chunks, key=lambda chunk: chunk.span):
-        took_s = sum(startup_s + each.size_bytes / rate for each in inside)
+        took_s = sum(startup_s + chunk.size_bytes / rate for chunk in inside)
         assert span == len(spans_s) - 1 or took_s <= Fraction(options["safety"]) * Fraction(spans_s[span])
 
 
@@ -132,58 +132,58 @@ def picture(text: str) -> str:
 
 
 def test_without_checkpoints_gathers_run_one_layer_ahead_and_the_update_waits_for_the_last_scatter():
-    found = interleave(LAYERS, traffic(), method.Scheme.BASELINE, update_s=1)
-    assert format_timeline(found.timeline, step_s=1.0) == picture("""
+    iteration = interleave(LAYERS, traffic(), method.Scheme.BASELINE, update_s=1)
+    assert format_timeline(iteration.timeline, step_s=1.0) == picture("""
         network     | GF0 GF1 .  .  .  GB1 .  .  .  GB0 .  .  .  SB1 .  .  .  SB0 .
         copy engine | .   .   .  .  .  .   .  .  .  .   .  .  .  .   .  .  .  .   .
         compute     | .   F0  -  -  -  F1  -  -  -  B1  -  -  -  B0  -  -  -  .   U
     """)
-    assert (found.iteration_s, found.idle_s, found.checkpoint_s, found.buffer_bytes) == (19, 13, 0, 0)
+    assert (iteration.iteration_s, iteration.idle_s, iteration.checkpoint_s, iteration.buffer_bytes) == (19, 13, 0, 0)
     # The spans to plan with lie before each message and before the update.
     assert planning_spans_s(LAYERS) == (0, 0, 3, 3, 3, 3, 0)
 
 
 def test_blocking_delays_all_of_training_by_the_checkpoint():
-    found = interleave(LAYERS, traffic(), "Blocking", update_s=1)
-    assert format_timeline(found.timeline, step_s=1.0) == picture("""
+    iteration = interleave(LAYERS, traffic(), "Blocking", update_s=1)
+    assert format_timeline(iteration.timeline, step_s=1.0) == picture("""
         network     | c0 c1 c2 c3 c4 c5 GF0 GF1 .  .  .  GB1 .  .  .  GB0 .  .  .  SB1 .  .  .  SB0 .
         copy engine | .  c0 c1 c2 c3 c4 c5  .   .  .  .  .   .  .  .  .   .  .  .  .   .  .  .  .   .
         compute     | .  .  .  .  .  .  .   F0  -  -  -  F1  -  -  -  B1  -  -  -  B0  -  -  -  .   U
     """)
-    assert (found.iteration_s, found.checkpoint_s) == (25, 6)
+    assert (iteration.iteration_s, iteration.checkpoint_s) == (25, 6)
 
 
 def test_naive_sends_one_chunk_a_span_and_needs_a_buffer_as_large_as_the_largest():
-    found = interleave(LAYERS, traffic(), "Naive", update_s=1)
-    assert format_timeline(found.timeline, step_s=1.0) == picture("""
+    iteration = interleave(LAYERS, traffic(), "Naive", update_s=1)
+    assert format_timeline(iteration.timeline, step_s=1.0) == picture("""
         network     | GF0 GF1 c0 - - GB1 . .  c1 -  - GB0 . SB1 . . . SB0 .
         copy engine | .   .   .  . . c0  - -  .  .  . c1  - -   . . . .   .
         compute     | .   F0  -  - - F1  - -  -  B1 - -   - B0  - - - .   U
     """)
-    assert found.buffer_bytes == 3 and found.is_out_of_memory
+    assert iteration.buffer_bytes == 3 and iteration.is_out_of_memory
     assert not interleave(LAYERS, traffic(free_bytes=3), "Naive").is_out_of_memory
 
 
 def test_unpipelined_leaves_room_for_copies_and_what_does_not_fit_delays_the_update():
     # A span of 3 s has room for one byte and its copy (2 s); four of them for 4 of 6 bytes. The last chunk has 2.
-    found = interleave(LAYERS, traffic(), "Unpipelined", update_s=1)
-    assert format_timeline(found.timeline, step_s=1.0) == picture("""
+    iteration = interleave(LAYERS, traffic(), "Unpipelined", update_s=1)
+    assert format_timeline(iteration.timeline, step_s=1.0) == picture("""
         network     | GF0 GF1 c0 .  . GB1 c1 .  . GB0 c2 .  . SB1 c3 .  . SB0 c4 - .  .
         copy engine | .   .   .  c0 . .   .  c1 . .   .  c2 . .   .  c3 . .   .  . c4 -
         compute     | .   F0  -  -  - F1  -  -  - B1  -  -  - B0  -  -  - .   .  . U  .
     """)
-    assert (found.iteration_s, found.buffer_bytes, found.is_out_of_memory) == (21, 2, False)
+    assert (iteration.iteration_s, iteration.buffer_bytes, iteration.is_out_of_memory) == (21, 2, False)
 
 
 def test_sub_buffers_let_copies_run_beside_messages_and_cost_nothing():
-    found = interleave(LAYERS, traffic(), "Gemini", update_s=1)
-    assert format_timeline(found.timeline, step_s=1.0) == picture("""
+    iteration = interleave(LAYERS, traffic(), "Gemini", update_s=1)
+    assert format_timeline(iteration.timeline, step_s=1.0) == picture("""
         network     | GF0 GF1 c0 c1 c2 GB1 c3 c4 c5 GB0 .  .  .  SB1 .  .  .  SB0 .
         copy engine | .   .   .  c0 c1 c2  .  c3 c4 c5  .  .  .  .   .  .  .  .   .
         compute     | .   F0  -  -  -  F1  -  -  -  B1  -  -  -  B0  -  -  -  .   U
     """)
-    assert (found.iteration_s, found.idle_s, found.checkpoint_s) == (19, 7, 6)
-    assert (found.buffer_bytes, found.is_out_of_memory) == (2, False)
+    assert (iteration.iteration_s, iteration.idle_s, iteration.checkpoint_s) == (19, 7, 6)
+    assert (iteration.buffer_bytes, iteration.is_out_of_memory) == (2, False)
     # Four spans of 3 s carry 12 of 15 bytes; three travel before the update.
     assert interleave(LAYERS, traffic(checkpoint_bytes=15), "Gemini", update_s=1).iteration_s == 19 + 3
     # Without messages of training the checkpoint is sent before the update.
@@ -193,8 +193,8 @@ def test_sub_buffers_let_copies_run_beside_messages_and_cost_nothing():
 
 def test_with_slower_copies_a_chunk_waits_until_a_buffer_is_free():
     # Copies take 2 s: two chunks fill both buffers, the third waits for the first copy to end at 5 s.
-    found = interleave(LAYERS[:1], traffic(checkpoint_bytes=4, copy_bytes_per_s=0.5), "Blocking", update_s=1)
-    assert format_timeline(found.timeline, step_s=1.0) == picture("""
+    iteration = interleave(LAYERS[:1], traffic(checkpoint_bytes=4, copy_bytes_per_s=0.5), "Blocking", update_s=1)
+    assert format_timeline(iteration.timeline, step_s=1.0) == picture("""
         network     | c0 c1 .  c2 .  c3 GF0 .  . . . .
         copy engine | .  c0 -  c1 -  c2 -   c3 - . . .
         compute     | .  .  .  .  .  .  .   F0 - - - U
@@ -202,12 +202,12 @@ def test_with_slower_copies_a_chunk_waits_until_a_buffer_is_free():
 
 
 def test_one_message_at_a_time_and_one_buffer_in_each_place():
-    found = interleave(LAYERS, traffic(checkpoint_bytes=23, num_replicas=3), "Gemini", update_s=1)
+    iteration = interleave(LAYERS, traffic(checkpoint_bytes=23, num_replicas=3), "Gemini", update_s=1)
     for resource in ("network", "copy engine", "compute"):
-        assert all(one.end_s <= other.start_s for one, other in pairwise(found.timeline.of(resource)))
-    starts_s = [each.start_s for each in found.timeline.of("network") if each.kind is Kind.ENCODE]
-    copied_s = [each.end_s for each in found.timeline.of("copy engine")]
-    assert len(starts_s) == 46 and sum(chunk.size_bytes for chunk in found.chunks) == 2 * 23
+        assert all(action.end_s <= following.start_s for action, following in pairwise(iteration.timeline.of(resource)))
+    starts_s = [action.start_s for action in iteration.timeline.of("network") if action.kind is Kind.ENCODE]
+    copied_s = [action.end_s for action in iteration.timeline.of("copy engine")]
+    assert len(starts_s) == 46 and sum(chunk.size_bytes for chunk in iteration.chunks) == 2 * 23
     assert all(start_s >= free_s for start_s, free_s in zip(starts_s[2:], copied_s, strict=False))
 
 

@@ -83,10 +83,10 @@ def same(a, b) -> bool:
     ids=lambda value: type(value).__name__,
 )
 def test_a_value_comes_back_equal_and_in_its_own_type(value):
-    found = unpack_tree(pack_tree({"of": [value]}))["of"][0]
-    assert type(found) is type(value) and same(found, value)
+    unpacked = unpack_tree(pack_tree({"of": [value]}))["of"][0]
+    assert type(unpacked) is type(value) and same(unpacked, value)
     if torch.is_tensor(value):
-        assert found.stride() == value.stride() and found.requires_grad == value.requires_grad
+        assert unpacked.stride() == value.stride() and unpacked.requires_grad == value.requires_grad
 
 
 def test_a_dtype_that_torch_does_not_have_is_refused_by_name():
@@ -100,10 +100,10 @@ def test_a_dtype_that_torch_does_not_have_is_refused_by_name():
 def test_defaults_limits_and_further_attributes_of_collections_come_back():
     kept = defaultdict(list, a=[1])
     state = nn.BatchNorm1d(2).state_dict()
-    found = unpack_tree(pack_tree([kept, state, deque(maxlen=5)]))
-    found[0]["b"].append(2)
-    assert found[0] == {"a": [1], "b": [2]} and found[2].maxlen == 5
-    assert found[1]._metadata == state._metadata  # by which load_state_dict knows the version
+    unpacked = unpack_tree(pack_tree([kept, state, deque(maxlen=5)]))
+    unpacked[0]["b"].append(2)
+    assert unpacked[0] == {"a": [1], "b": [2]} and unpacked[2].maxlen == 5
+    assert unpacked[1]._metadata == state._metadata  # by which load_state_dict knows the version
     sparse = torch.sparse_coo_tensor([[2, 0]], [1.0, 2.0], (4,), check_invariants=True)
     assert torch.equal(unpack_tree(pack_tree({"g": sparse}))["g"].to_dense(), sparse.to_dense())
 
@@ -114,23 +114,23 @@ def test_defaults_limits_and_further_attributes_of_collections_come_back():
 def test_a_generator_goes_on_where_it_was(make):
     generator = make()
     generator.random()
-    found = unpack_tree(pack_tree([generator]))[0]
-    assert type(found) is type(generator) and [found.random() for _ in range(3)] == [generator.random() for _ in "abc"]
+    again = unpack_tree(pack_tree([generator]))[0]
+    assert type(again) is type(generator) and [again.random() for _ in range(3)] == [generator.random() for _ in "abc"]
 
 
 def test_tensors_that_share_memory_share_it_again():
     whole = torch.arange(10.0)
-    found = unpack_tree(
+    unpacked = unpack_tree(
         pack_tree({"a": whole, "b": whole, "tail": whole[4:], "odd": whole[1::2], "other": whole.clone()})
     )
-    assert found["a"] is found["b"]
-    found["a"][5] = -1
-    assert found["tail"].tolist() == [4, -1, 6, 7, 8, 9] and found["odd"].tolist() == [1, 3, -1, 7, 9]
-    assert found["other"].tolist() == whole.tolist()
+    assert unpacked["a"] is unpacked["b"]
+    unpacked["a"][5] = -1
+    assert unpacked["tail"].tolist() == [4, -1, 6, 7, 8, 9] and unpacked["odd"].tolist() == [1, 3, -1, 7, 9]
+    assert unpacked["other"].tolist() == whole.tolist()
     narrow = torch.arange(4, dtype=torch.int16)
-    found = unpack_tree(pack_tree([narrow, narrow.view(torch.uint8)[2:]]))
-    found[1][0] = 9
-    assert found[0].tolist() == [0, 9, 2, 3]
+    unpacked = unpack_tree(pack_tree([narrow, narrow.view(torch.uint8)[2:]]))
+    unpacked[1][0] = 9
+    assert unpacked[0].tolist() == [0, 9, 2, 3]
     # Parts of one memory that do not overlap are as small as they are.
     assert len(pack_tree([torch.zeros(10**6)[:2], torch.zeros(10**6)[-2:]])) < 1000
 

@@ -92,13 +92,13 @@ def saved_and_live(folder: str) -> list[bool]:
         optimizer.step()
         saving.step()
     now = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
-    live = tree_map(lambda each: each.clone() if isinstance(each, torch.Tensor) else each, now)
+    live = tree_map(lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, now)
     for weight in model.parameters():
         weight.data.fill_(1.0)  # some versions of torch would save this
     saving.close()
-    found = tree_map(lambda each: torch.zeros_like(each) if isinstance(each, torch.Tensor) else each, live)
-    checkpoint.load(found, checkpoint_id=folder)
-    pairs = zip(tree_leaves(found), tree_leaves(live), strict=True)
+    loaded = tree_map(lambda leaf: torch.zeros_like(leaf) if isinstance(leaf, torch.Tensor) else leaf, live)
+    checkpoint.load(loaded, checkpoint_id=folder)
+    pairs = zip(tree_leaves(loaded), tree_leaves(live), strict=True)
     return [bool((a == b).all()) for a, b in pairs if isinstance(a, torch.Tensor)]
 
 
@@ -166,8 +166,8 @@ def test_rows_hold_reductions_their_share_of_the_rates_and_the_worst_retrieval_f
     known = {"num_machines": 4, "total_bytes": 80, "retrieved_s": retrieved}
     known |= {"checkpoint_s": (4.0, 1.0, 2.0), "stored_s": (20.0,)}
     measured = [tiers.TierTimes(bandwidth_bytes_per_s=rate, **known) for rate in (12.5e6, 50e6)]
-    found = tiers.tier_rows(measured, storage_bytes_per_s=2.5e6)
-    rows = {(row["quantity"], row["link_mbit_per_s"], row.get("tier")): row for row in found}
+    all_rows = tiers.tier_rows(measured, storage_bytes_per_s=2.5e6)
+    rows = {(row["quantity"], row["link_mbit_per_s"], row.get("tier")): row for row in all_rows}
     assert rows["reduction", 100, None]["value"] == 10, "20 s over the median of 4, 1 and 2"
     assert (rows["reduction", 100, None]["low"], rows["reduction", 100, None]["high"]) == (5, 20)
     assert rows["reduction_of_rates", 100, None]["value"] == 20, "4 machines of 100 Mbit/s over 20 Mbit/s"
@@ -232,7 +232,7 @@ def test_a_seed_gives_one_schedule_sixteen_in_a_row_have_all_kinds_and_each_says
     assert {kind for planned in drawn[:16] for kind in planned.kinds} == set(schedules.Failure)
     assert {planned.num_machines for planned in drawn} == {3, 4, 5} and {p.num_replicas for p in drawn} == {2, 3}
     assert len({planned.words for planned in drawn}) == 200
-    for planned, fault in [(each, fault) for each in drawn for fault in each.faults]:
+    for planned, fault in [(schedule, fault) for schedule in drawn for fault in schedule.faults]:
         fault.check_fits(planned.num_machines, planned.num_machines, has_store=True)
         if fault.kills is Victim.MACHINE and len(fault.numbers) > 1:
             # Machines of two groups leave a replica of every shard; a whole group takes one away.

@@ -79,8 +79,8 @@ test_impossible_placements_and_bounds_are_refused_with_the_rule = refusals(
 
 def _own(num_machines: int, num_replicas: int, seed: int) -> Placement:
     generator = random.Random(seed)
-    others = {machine: [each for each in range(num_machines) if each != machine] for machine in range(num_machines)}
-    return Placement.own([(each, *generator.sample(others[each], num_replicas - 1)) for each in others])
+    others = {machine: [other for other in range(num_machines) if other != machine] for machine in range(num_machines)}
+    return Placement.own([(machine, *generator.sample(others[machine], num_replicas - 1)) for machine in others])
 
 
 def test_sixteen_machines_have_the_probabilities_of_section_6_7_2():

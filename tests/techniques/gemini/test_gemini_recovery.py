@@ -40,30 +40,30 @@ def plan(request):
 
 
 def test_after_a_software_failure_local_memory_serves_and_after_lost_machines_peers_as_in_figure_6_6c(plan):
-    found = plan(full(), 4, stored=[5])
-    assert (found.iteration, tiers(found)) == (9, [Tier.LOCAL] * 4)
-    assert [(source.machine, source.passed_over) for source in found.sources] == [(rank, ()) for rank in range(4)]
+    recovery = plan(full(), 4, stored=[5])
+    assert (recovery.iteration, tiers(recovery)) == (9, [Tier.LOCAL] * 4)
+    assert [(source.machine, source.passed_over) for source in recovery.sources] == [(rank, ()) for rank in range(4)]
     # Machines 2 and 4 of the figure are 1 and 3 here; 1 and 3 of the figure, 0 and 2 here, serve them.
-    found = plan(full(lost=(1, 3)), 4, stored=[5])
-    assert (found.iteration, tiers(found)) == (9, [Tier.LOCAL, Tier.PEER] * 2)
-    assert [source.machine for source in found.sources] == [0, 0, 2, 2]
-    assert found.sources[1].passed_over == ("local memory: nothing is held",)
+    recovery = plan(full(lost=(1, 3)), 4, stored=[5])
+    assert (recovery.iteration, tiers(recovery)) == (9, [Tier.LOCAL, Tier.PEER] * 2)
+    assert [source.machine for source in recovery.sources] == [0, 0, 2, 2]
+    assert recovery.sources[1].passed_over == ("local memory: nothing is held",)
 
 
 def test_when_a_whole_group_is_lost_all_ranks_go_back_to_storage_so_that_they_agree(plan):
-    found = plan(full(lost=(0, 1)), 4, stored=[2, 5])
-    assert found.iteration == 5
-    assert tiers(found) == [Tier.STORAGE] * 4
-    assert found.sources[0].passed_over == ("local memory: nothing is held", "peers: no machine holds this shard")
+    recovery = plan(full(lost=(0, 1)), 4, stored=[2, 5])
+    assert recovery.iteration == 5
+    assert tiers(recovery) == [Tier.STORAGE] * 4
+    assert recovery.sources[0].passed_over == ("local memory: nothing is held", "peers: no machine holds this shard")
     places, reason = ("local memory", "peers: machine 3"), "iteration 9: cannot be reached by every rank"
-    assert found.sources[2].passed_over == tuple(f"{place}: {reason}" for place in places)
+    assert recovery.sources[2].passed_over == tuple(f"{place}: {reason}" for place in places)
     # Storage of the newest iteration serves only the ranks that have lost it.
-    found = plan(full(lost=(0, 1)), 4, stored=[9])
-    assert (found.iteration, tiers(found)) == (9, [Tier.STORAGE, Tier.STORAGE, Tier.LOCAL, Tier.LOCAL])
+    recovery = plan(full(lost=(0, 1)), 4, stored=[9])
+    assert (recovery.iteration, tiers(recovery)) == (9, [Tier.STORAGE, Tier.STORAGE, Tier.LOCAL, Tier.LOCAL])
     # With nothing anywhere, or nothing of rank 1, training starts from the beginning.
-    found = plan({}, 2)
-    assert (found.iteration, tiers(found)) == (0, [Tier.START] * 2)
-    assert found.sources[1].passed_over[2] == "persistent storage: nothing is complete there"
+    recovery = plan({}, 2)
+    assert (recovery.iteration, tiers(recovery)) == (0, [Tier.START] * 2)
+    assert recovery.sources[1].passed_over[2] == "persistent storage: nothing is complete there"
     assert plan({0: {0: [Held(iteration=3)]}}, 2).iteration == 0
 
 
@@ -72,31 +72,31 @@ def test_replicas_one_iteration_behind_take_all_ranks_back_and_a_corrupt_one_is_
     for shards in holdings.values():
         for rank, held in shards.items():
             held.append(Held(iteration=10, fault="incomplete" if rank == 2 else ""))
-    found = plan(holdings, 4)
-    assert (found.iteration, tiers(found)) == (9, [Tier.LOCAL] * 4)
+    recovery = plan(holdings, 4)
+    assert (recovery.iteration, tiers(recovery)) == (9, [Tier.LOCAL] * 4)
     holdings = full()
     holdings[0][0] = [Held(iteration=9, fault="corrupt"), Held(iteration=8)]
-    found = plan(holdings, 4)
-    assert (found.iteration, found.sources[0].tier, found.sources[0].machine) == (9, Tier.PEER, 1)
+    recovery = plan(holdings, 4)
+    assert (recovery.iteration, recovery.sources[0].tier, recovery.sources[0].machine) == (9, Tier.PEER, 1)
     reason = "local memory: iteration 9: corrupt, iteration 8: older than what every rank can reach"
-    assert found.sources[0].passed_over == (reason,)
+    assert recovery.sources[0].passed_over == (reason,)
 
 
 def test_ranks_that_need_a_peer_are_spread_evenly_and_several_ranks_may_share_a_machine(plan):
     # One group of six with three machines lost: three are left, each can serve one. In rank order the first choice is
     # the first machine.
-    found = plan(full(6, 6, lost=(1, 3, 5)), 6)
-    assert [found.sources[rank].machine for rank in (1, 3, 5)] == [0, 2, 4]
-    assert peer_load(found) == {0: 1, 2: 1, 4: 1}
+    recovery = plan(full(6, 6, lost=(1, 3, 5)), 6)
+    assert [recovery.sources[rank].machine for rank in (1, 3, 5)] == [0, 2, 4]
+    assert peer_load(recovery) == {0: 1, 2: 1, 4: 1}
     # A ring of five with m = 3: machine i's shard is on i, i + 1, i + 2. Without 0 and 1 rank 0 has only machine 2, so
     # rank 1, which could take 2 or 3, takes 3.
-    found = plan(full(5, 3, kind="ring", lost=(0, 1)), 5)
-    assert [found.sources[rank].machine for rank in (0, 1)] == [2, 3]
+    recovery = plan(full(5, 3, kind="ring", lost=(0, 1)), 5)
+    assert [recovery.sources[rank].machine for rank in (0, 1)] == [2, 3]
     # Of a thousand machines no peer serves two.
-    found = plan_recovery(full(1000, 3, lost=set(range(0, 1000, 3))), 1000)
-    assert (found.iteration, max(peer_load(found).values())) == (9, 1)
-    found = plan({1: {rank: [Held(iteration=4)] for rank in range(4)}}, 4, machine_of=[0, 0, 1, 1])
-    assert tiers(found) == [Tier.PEER, Tier.PEER, Tier.LOCAL, Tier.LOCAL] and peer_load(found) == {1: 2}
+    recovery = plan_recovery(full(1000, 3, lost=set(range(0, 1000, 3))), 1000)
+    assert (recovery.iteration, max(peer_load(recovery).values())) == (9, 1)
+    recovery = plan({1: {rank: [Held(iteration=4)] for rank in range(4)}}, 4, machine_of=[0, 0, 1, 1])
+    assert tiers(recovery) == [Tier.PEER, Tier.PEER, Tier.LOCAL, Tier.LOCAL] and peer_load(recovery) == {1: 2}
 
 
 def test_the_fast_plan_is_the_one_of_the_definition_on_random_inventories():
@@ -113,10 +113,10 @@ def test_the_fast_plan_is_the_one_of_the_definition_on_random_inventories():
                 held = [Held(iteration=iteration, fault=fault) for iteration, fault in drawn]
                 holdings.setdefault(machine, {})[rank] = held[: generator.randint(0, 2)]
         stored = generator.choice([(), (), (3,), (5,)])
-        found = plan_recovery(holdings, num_machines, stored)
-        assert found == plan_recovery_by_definition(holdings, num_machines, stored)
-        seen |= set(tiers(found))
-        assert all(source.passed_over == () for source in found.sources if source.tier is Tier.LOCAL)
+        recovery = plan_recovery(holdings, num_machines, stored)
+        assert recovery == plan_recovery_by_definition(holdings, num_machines, stored)
+        seen |= set(tiers(recovery))
+        assert all(source.passed_over == () for source in recovery.sources if source.tier is Tier.LOCAL)
     assert seen == set(Tier)
 
 

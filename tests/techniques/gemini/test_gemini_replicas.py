@@ -118,9 +118,9 @@ def test_one_flipped_bit_anywhere_never_gives_a_replica_that_is_not_what_was_wri
     for buffer in (0, 1):
         for place in (*in_use, *beside):
             memory.flip(buffer, place)
-            found = memory.held()  # compares every byte
-            assert found in ([2, 1], [2], [1]), place
-            unused += found == [2, 1]
+            held = memory.held()  # compares every byte
+            assert held in ([2, 1], [2], [1]), place
+            unused += held == [2, 1]
             memory.flip(buffer, place)
     assert unused == 2 * len(beside)
     assert memory.held() == [2, 1]

@@ -206,7 +206,7 @@ def own_address(context):
         time.sleep(600)
     total = torch.ones(1000)
     dist.all_reduce(total)
-    [address] = [one.address for one in psutil.net_if_addrs()["shaped0"] if one.address.startswith("10.")]
+    [address] = [nic.address for nic in psutil.net_if_addrs()["shaped0"] if nic.address.startswith("10.")]
     return context.machine_name, address, float(total.sum())
 
 

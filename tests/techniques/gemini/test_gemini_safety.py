@@ -63,8 +63,8 @@ def train_and_change_late(context) -> list[str]:
 
 
 def test_what_changes_after_an_iterations_end_is_told_once_by_name(fleet):
-    for rank, told in enumerate(run_training(train_and_change_late, 2, machines=fleet, timing=TIMING).results):
-        assert told == [
+    for rank, messages in enumerate(run_training(train_and_change_late, 2, machines=fleet, timing=TIMING).results):
+        assert messages == [
             f"rank {rank}: model/weight, model/bias changed between the end of iteration 1 and the next forward pass; "
             "unless each begins so, a run that resumes ends with other bits: use checkpoints.iterations()"
         ]

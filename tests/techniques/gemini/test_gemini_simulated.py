@@ -88,7 +88,7 @@ def test_the_62_s_are_divided_by_the_rate_of_messages_and_a_checkpoint_costs_mor
 
 def test_a_failure_at_310_goes_back_to_the_last_complete_checkpoint_and_the_minutes_of_one_failure_add_up():
     rows = failures.worked_example_rows([10, 11, 100])
-    back = {each: value(rows, "back_to", checkpoint_iterations=each) for each in (10, 11, 100)}
+    back = {interval: value(rows, "back_to", checkpoint_iterations=interval) for interval in (10, 11, 100)}
     assert back == {10: pytest.approx(300), 11: pytest.approx(200), 100: pytest.approx(200)}
     assert value(rows, "lost_iterations", checkpoint_iterations=11) == pytest.approx(110)
     rows = failures.overhead_rows()

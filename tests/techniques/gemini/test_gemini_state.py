@@ -382,9 +382,9 @@ def resumes_from_storage(folder: str, kind: type[own.Training]) -> list[str]:
     def through(image: torch.Tensor, state: TrainingState) -> torch.Tensor:
         tier.save(image, own.HALF)
         torch.distributed.barrier()  # the first rank has written the marker
-        found = tier.read(state, own.HALF)
-        assert torch.equal(found, image)
-        return found
+        loaded = tier.read(state, own.HALF)
+        assert torch.equal(loaded, image)
+        return loaded
 
     return own.resumes(kind, through)
 
