@@ -91,10 +91,10 @@ def test_every_key_that_a_claim_of_figure_4_names_occurs_in_every_profile(figure
     rows = read_rows(measured.layer_rows(cells, along), "values")
     assert {*tasks} - {"stsb"} <= {claim.where["task"] for claim in item.claims}  # STS-B is shown and not judged
     for claim in item.claims:
-        found = [row for row in rows if row.quantity == claim.quantity and row.keys["task"] == claim.where["task"]]
+        of_claim = [row for row in rows if row.quantity == claim.quantity and row.keys["task"] == claim.where["task"]]
         named = [*getattr(claim, "order", ()), *(key for name, key in claim.where.items() if name == along)]
-        keys = {row.keys.get(along) for row in found}
-        assert set(named) <= keys if claim.where["task"] in tasks else not found, claim.name
+        keys = {row.keys.get(along) for row in of_claim}
+        assert set(named) <= keys if claim.where["task"] in tasks else not of_claim, claim.name
 
 
 FIRST_HARMS = "takeaway 7, compressing the first layers harms more than compressing the last"
@@ -125,9 +125,9 @@ def test_figure_4_is_judged_by_the_first_and_the_last_layers_of_the_papers_24(fi
         key = None if cell["method"] == "w/o" else (len(cell["layers"]), cell["layers"][0])
         cell |= {"chance": 0.0, "num_validation": 1043, "score": scores.get(key, 0.6)}
     rows = measured.layer_rows(measured.with_layers(cells), item.parameters["paper"]["along"])
-    found = judged(item, [claim for claim in item.claims if claim.where["task"] == "cola"], rows)
+    verdicts = judged(item, [claim for claim in item.claims if claim.where["task"] == "cola"], rows)
     for name, agreed in agrees.items():
-        assert found[f"cola: {name}"] is (Verdict.AGREES if agreed else Verdict.DISAGREES), name
+        assert verdicts[f"cola: {name}"] is (Verdict.AGREES if agreed else Verdict.DISAGREES), name
 
 
 def test_means_leave_out_tasks_that_do_not_count():
@@ -212,8 +212,8 @@ def test_constant_answers_agree_with_no_claim_of_what_is_kept_or_lost(number):
         yes = common | ({"metric": "f1", "scores": {"accuracy": 0.684, "f1": chance}} if task == "mrpc" else {})
         for method in {claim.where["method"] for claim in claims}:
             cells += runs(method, chance, **yes)
-    found = {*judged(item, claims, measured.score_rows(cells)).values()}
-    assert Verdict.DISAGREES in found and Verdict.AGREES not in found
+    verdicts = {*judged(item, claims, measured.score_rows(cells)).values()}
+    assert Verdict.DISAGREES in verdicts and Verdict.AGREES not in verdicts
 
 
 def test_whatever_keeps_the_whole_score_disagrees_with_every_claim_that_it_loses_some():
@@ -221,9 +221,9 @@ def test_whatever_keeps_the_whole_score_disagrees_with_every_claim_that_it_loses
     claims = [claim for claim in item.claims if getattr(claim, "at_least", None) is not None]
     methods, tasks = ({claim.where[name] for claim in claims} for name in ("method", "task"))
     cells = [cell for task in tasks for method in ["w/o", *methods] for cell in runs(method, 0.8, task=task)]
-    found = judged(item, claims, measured.score_rows(cells))
+    verdicts = judged(item, claims, measured.score_rows(cells))
     # T1 to T4 on three tasks but for T4 on SST-2; two codes, two quantisers and Q1f on both excepted tasks.
-    assert [*found.values()] == [Verdict.DISAGREES] * (4 * 3 - 1 + 5 * 2)
+    assert [*verdicts.values()] == [Verdict.DISAGREES] * (4 * 3 - 1 + 5 * 2)
 
 
 SETTING = {"link": "slow", "nvlink": 0, "tp": 4, "pp": 1, "micro_batch": 4, "sequence": 128}
@@ -262,11 +262,11 @@ def test_speedups_and_the_papers_largest_one_stand_beside_ours_of_the_same_setti
     assert (table.ours["A1"], table.low["A1"]) == (1.15, pytest.approx(1.14))
     rows = [speedup("A1", 1.15), speedup("A2", 1.3), speedup("A1 fused", 1.19), speedup("A1", 1.4, tp=2, pp=2)]
     rows += [speedup("A1", 1.18, link="carried over"), speedup("A1", 0.9, link="fast", nvlink=1)]
-    found = measured.largest_speedup_rows(rows, PUBLISHED)
+    largest = measured.largest_speedup_rows(rows, PUBLISHED)
     ours = {("slow", "as in the paper"): 1.15, ("slow", "fused"): 1.19, ("carried over", "as in the paper"): 1.18}
     expected = {(*key, "published"): 1.178 for key in ours} | {(*key, "measured"): value for key, value in ours.items()}
-    assert {(row["link"], row["execution"], row["of"]): row["value"] for row in found} == expected
-    assert all(row["low"] < row["value"] < row["high"] for row in found if row["of"] == "measured")
+    assert {(row["link"], row["execution"], row["of"]): row["value"] for row in largest} == expected
+    assert all(row["low"] < row["value"] < row["high"] for row in largest if row["of"] == "measured")
     assert measured.largest_speedup_rows([speedup("A1", 1.1, tp=2, pp=2)], PUBLISHED) == []
     assert measured.largest_speedup_rows([speedup("A1", 1.1)], PUBLISHED.drop(columns="nvlink")) == []
 

@@ -153,11 +153,11 @@ def machine(**fields) -> FittedMachine:
 
 
 def test_ranks_share_the_flops_add_ring_all_reduces_and_repeat_the_rest():
-    one = iteration_time(Setting(tp=1, pp=1, **SMALL), machine())
-    assert (one.forward_s, one.backward_s, one.total_s) == (2.0, 4.0, 6.0)
+    single = iteration_time(Setting(tp=1, pp=1, **SMALL), machine())
+    assert (single.forward_s, single.backward_s, single.total_s) == (2.0, 4.0, 6.0)
     # 2 layers, half a second each; 4 all-reduces of 16 bytes: 2·16·(1/2) bytes on 16 bytes/s, a second each, both ways.
-    two = iteration_time(Setting(tp=2, pp=1, **SMALL), machine())
-    assert (two.forward_s, two.tensor_s, two.backward_s) == (1.0 + 4.0, 4.0, 2.0 + 4.0)
+    pair = iteration_time(Setting(tp=2, pp=1, **SMALL), machine())
+    assert (pair.forward_s, pair.tensor_s, pair.backward_s) == (1.0 + 4.0, 4.0, 2.0 + 4.0)
     repeating = machine(replicated_s_per_element=1 / 8)  # 8 elements: a second a layer
     assert iteration_time(Setting(tp=1, pp=1, **SMALL), repeating).forward_s == 2 * (1 + 1)
     assert iteration_time(Setting(tp=2, pp=1, **SMALL), repeating).forward_s == 2 * (0.5 + 1) + 4
@@ -248,9 +248,9 @@ def test_gradients_summed_together_launch_one_collective_and_wait_for_one_latenc
     # 1 encoded layer: two encoders of 4·1 weights, 8 bytes each; a ring of 2: latency twice a collective.
     late = machine(link=Link(bandwidth_bytes_per_s=16.0, latency_s=1.0), collective_launch_s=0.5)
     setting = Setting(method="A1", tp=2, pp=1, **SMALL)
-    each, together = (iteration_time(replace(setting, fuse_gradients=choice), late) for choice in (False, True))
-    assert each.backward_s - together.backward_s == pytest.approx(2 * 1.0 + 0.5)
-    assert each.forward_s == together.forward_s
+    apart, together = (iteration_time(replace(setting, fuse_gradients=choice), late) for choice in (False, True))
+    assert apart.backward_s - together.backward_s == pytest.approx(2 * 1.0 + 0.5)
+    assert apart.forward_s == together.forward_s
 
 
 PUBLISHED = Path(__file__).parents[3] / "reproductions/activation_compression/published"

@@ -63,8 +63,8 @@ def test_the_identity_codec_changes_no_output_and_no_gradient():
     for model in (plain, wrapped):
         model(IDS).square().sum().backward()
     assert torch.equal(plain(IDS), wrapped(IDS))
-    for (name, ours), (_, theirs) in zip(wrapped.named_parameters(), plain.named_parameters(), strict=True):
-        assert torch.equal(ours.grad, theirs.grad), name
+    for (name, weight), (_, expected) in zip(wrapped.named_parameters(), plain.named_parameters(), strict=True):
+        assert torch.equal(weight.grad, expected.grad), name
 
 
 def test_the_bytes_a_codec_counts_are_the_bytes_the_paper_defines():
@@ -171,7 +171,7 @@ def trained(group, *, fused: bool, one_message: bool = False) -> dict[str, Tenso
 def every_way_on_a_real_rank() -> list[dict[str, Tensor]]:
     group = ProcessTensorGroup()
     return [
-        trained(group, fused=fused, one_message=one) for fused, one in ((False, False), (True, False), (True, True))
+        trained(group, fused=fused, one_message=joint) for fused, joint in ((False, False), (True, False), (True, True))
     ]
 
 
@@ -194,8 +194,8 @@ def test_a_worked_example_of_a_fused_code():
 def test_outputs_gradients_and_trained_weights_are_those_of_the_definition_and_encoders_the_same_on_all_ranks(pools):
     on_all = pools(4).run(every_way_on_a_real_rank)
     for definition, *fused in on_all:
-        for found in fused:
-            check_equal(found, definition)
+        for tensors in fused:
+            check_equal(tensors, definition)
     for first, *others in zip(*on_all, strict=True):  # of each way, all ranks
         encoders = [name for name in first if name.endswith(".encoder") and "gradient" not in name]
         assert len(encoders) == 4

@@ -131,19 +131,19 @@ def test_a_layer_is_flops_and_a_message_and_a_cluster_is_a_pipeline_of_equal_sta
     assert round_layer(longer, compressed=True) == pytest.approx(1.984 + 2 + 2)
     # 3 micro-batches on 2 nodes of 2 layers: 3 - 1 + 2 slots of 2 layers, a boundary of 20 or 4 elements at 2 a second.
     plain, coded = (round_layer(ROUND, compressed=compressed) for compressed in (False, True))
-    found = cost.cluster_speedup(ROUND, batch=1, sequence=2, hidden=10, layers=4, num_nodes=2, num_micro_batches=3)
-    assert found == pytest.approx((4 * 2 * plain + 10) / (4 * 2 * coded + 2))
+    speedup = cost.cluster_speedup(ROUND, batch=1, sequence=2, hidden=10, layers=4, num_nodes=2, num_micro_batches=3)
+    assert speedup == pytest.approx((4 * 2 * plain + 10) / (4 * 2 * coded + 2))
     for hidden in (1024, 6144):
-        one = cost.cluster_speedup(V100, hidden=hidden, layers=40, num_nodes=1, num_micro_batches=64, **SHAPE)
-        assert one == pytest.approx(cost.layer_speedup(V100, hidden=hidden, **SHAPE))
+        on_one_node = cost.cluster_speedup(V100, hidden=hidden, layers=40, num_nodes=1, num_micro_batches=64, **SHAPE)
+        assert on_one_node == pytest.approx(cost.layer_speedup(V100, hidden=hidden, **SHAPE))
 
 
 def test_the_gain_falls_with_the_hidden_size_and_tends_to_h_over_e_as_nodes_are_added_and_nothing_else_is():
     gains = [cost.layer_speedup(V100, hidden=hidden, **SHAPE) for hidden in (1024, 4096, 16384, 65536, 10**8)]
     assert gains == sorted(gains, reverse=True)
     assert gains[-1] == pytest.approx(1, abs=1e-3)
-    found = cost.cluster_speedup(V100, hidden=25600, layers=128, num_nodes=10**9, num_micro_batches=192, **SHAPE)
-    assert found == pytest.approx(25600 / 100, rel=1e-3)
+    speedup = cost.cluster_speedup(V100, hidden=25600, layers=128, num_nodes=10**9, num_micro_batches=192, **SHAPE)
+    assert speedup == pytest.approx(25600 / 100, rel=1e-3)
 
 
 def test_constants_of_v100s_and_of_a_machine_are_those_worked_by_hand():
@@ -176,9 +176,9 @@ def test_at_break_even_neither_side_is_faster_and_a_message_larger_than_the_plai
     machine = cost.paper_machine(nvlink=False)
     setting = Setting(method="A1", tp=4, pp=1)
     limit = cost.break_even_bytes_per_s(machine, setting)
-    own = cost.speedup_at(machine, setting, machine.link.bandwidth_bytes_per_s)
+    speedup = cost.speedup_at(machine, setting, machine.link.bandwidth_bytes_per_s)
     plain, coded = (iteration_time(replace(setting, method=name), machine).total_s for name in ("w/o", "A1"))
-    assert own == plain / coded
+    assert speedup == plain / coded
     below, at, above = (cost.speedup_at(machine, setting, factor * limit) for factor in (0.5, 1, 2))
     assert below > 1 > above and at == pytest.approx(1, abs=1e-9)
     # Q-like: keeping all elements of a sparse message costs 10 bytes for 2; gathered by 4, three times again.

@@ -91,8 +91,8 @@ def pieces(seed: int, num_blocks: int = 200, text: str = FOX):
 
 
 def test_about_fifteen_per_cent_of_the_words_are_asked_for_and_most_of_them_masked():
-    encoder, found = stand_in_encoder(), pieces(0)
-    ids_BS, labels_BS = torch.stack(list(found.ids)), found.labels
+    encoder, examples = stand_in_encoder(), pieces(0)
+    ids_BS, labels_BS = torch.stack(list(examples.ids)), examples.labels
     asked_BS = labels_BS != -100
     # 200 pieces of 30 words: 15 % with a standard error of 0.5 %, and of these 80 % with one of 1.3 %.
     assert abs(asked_BS[:, 1:-1].float().mean() - 0.15) < 0.02
@@ -114,14 +114,14 @@ test_a_text_that_fills_no_batch_is_refused = refusals(
 
 def test_after_pretraining_each_task_is_fine_tuned_without_a_codec():
     small = {"num_blocks": 16, "max_tokens": 16, "batch": 8, "limit": 32, **STAND_IN}
-    found = measured.pretrain_then_fine_tune(method="T2", seed=0, tasks=["mrpc", "stsb"], **small)
+    compressed = measured.pretrain_then_fine_tune(method="T2", seed=0, tasks=["mrpc", "stsb"], **small)
     plain = measured.pretrain_then_fine_tune(method="w/o", seed=0, tasks=["mrpc"], **small)
-    assert [cell["task"] for cell in found["cells"]] == ["mrpc", "stsb"]
-    assert {cell["method"] for cell in found["cells"]} == {"T2"}
+    assert [cell["task"] for cell in compressed["cells"]] == ["mrpc", "stsb"]
+    assert {cell["method"] for cell in compressed["cells"]} == {"T2"}
     # Uncompressed fine-tuning: the same bytes, from other weights.
-    assert found["cells"][0]["compressed_site_bytes"] == plain["cells"][0]["compressed_site_bytes"]
-    assert found["pretraining_loss"] != plain["pretraining_loss"]
-    assert found["cells"][0]["train_loss"] != plain["cells"][0]["train_loss"]
+    assert compressed["cells"][0]["compressed_site_bytes"] == plain["cells"][0]["compressed_site_bytes"]
+    assert compressed["pretraining_loss"] != plain["pretraining_loss"]
+    assert compressed["cells"][0]["train_loss"] != plain["cells"][0]["train_loss"]
 
 
 def test_what_fine_tuning_refuses_is_refused_before_pretraining(monkeypatch):
@@ -252,12 +252,12 @@ def gradients_of_a_step(pipeline, precision: str, parts, boundaries) -> dict:
 
 
 def on_a_rank(cases) -> list[dict]:
-    mesh, found = open_mesh(tensor=2, pipeline=2), []
+    mesh, by_case = open_mesh(tensor=2, pipeline=2), []
     for method, precision in cases:
         pipeline = measured.on_real_ranks(setting(method), stand_in_encoder(), mesh)
         ends = [end for end in (pipeline.before, pipeline.after) if end is not None]
-        found.append(gradients_of_a_step(pipeline, precision, [pipeline.module.part], ends))
-    return found
+        by_case.append(gradients_of_a_step(pipeline, precision, [pipeline.module.part], ends))
+    return by_case
 
 
 def in_this_process(method: str, precision: str) -> dict:

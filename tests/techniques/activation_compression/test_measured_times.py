@@ -45,8 +45,8 @@ def test_narrow_indices_keep_more_elements_in_as_many_bytes_and_literal_random_k
 def test_a_literal_codec_sends_the_same_bits(name):
     x = torch.randn(2, 8, 32)
     fast, literal = (codec_of(variant) for variant in (name, f"{name} literal"))
-    for one, other in zip(fast.encode(x).tensors, literal.encode(x).tensors, strict=True):
-        assert torch.equal(one, other)
+    for tensor, expected in zip(fast.encode(x).tensors, literal.encode(x).tensors, strict=True):
+        assert torch.equal(tensor, expected)
     payloads = [literal.encode(x), literal.encode(-x)]
     assert torch.equal(fast.decode_sum(payloads), literal.decode_sum(payloads))
 
@@ -119,14 +119,14 @@ def assert_breakdowns(by_rank, tp, pp):
 
 def test_rows_carry_their_interval_and_the_uncompressed_iteration_has_speedup_one(pools):
     asked = {"num_iterations": 6, "keys": {"nvlink": 1}, **TINY}
-    found = measured.measure_on(pools(2), ["w/o", "A1", "A1 fused"], [(2, 1)], **asked)
-    assert all(row["low"] <= row["value"] <= row["high"] and row["nvlink"] == 1 for row in found.rows)
-    (plain,) = [row for row in found.rows if row["quantity"] == "speedup" and row["method"] == "w/o"]
+    times = measured.measure_on(pools(2), ["w/o", "A1", "A1 fused"], [(2, 1)], **asked)
+    assert all(row["low"] <= row["value"] <= row["high"] and row["nvlink"] == 1 for row in times.rows)
+    (plain,) = [row for row in times.rows if row["quantity"] == "speedup" and row["method"] == "w/o"]
     assert (plain["low"], plain["value"], plain["high"]) == (1, 1, 1)
-    fusing = {row["execution"]: row for row in found.rows if row["quantity"] == "speedup_of_fusing"}
+    fusing = {row["execution"]: row for row in times.rows if row["quantity"] == "speedup_of_fusing"}
     assert (fusing["as in the paper"]["low"], fusing["as in the paper"]["high"]) == (1, 1)
     assert fusing["fused"]["method"] == "A1"
-    assert found.trace["traceEvents"]
+    assert times.trace["traceEvents"]
 
 
 def encoder_gradients(fuse, name="A1"):
@@ -155,9 +155,9 @@ MISSING = ShapedHosts.missing()
 
 def test_carried_over_links_are_for_more_tensor_parallel_ranks_and_their_share_follows_from_table_4():
     # 150.72 ms of 646.14 ms: communication 1.5 times 2 * 150.72 = 452.16, computing 344.70 / 2 = 172.35.
-    found = measured.carried_over_share(150.72 / 646.14, tp=2, to_tp=4)
-    assert found == pytest.approx(226.08 / (452.16 + 172.35))
-    assert found == pytest.approx(0.362, abs=5e-4)
+    share = measured.carried_over_share(150.72 / 646.14, tp=2, to_tp=4)
+    assert share == pytest.approx(226.08 / (452.16 + 172.35))
+    assert share == pytest.approx(0.362, abs=5e-4)
     shares = [measured.carried_over_share(0.2, tp=2, to_tp=ranks) for ranks in (2, 4, 8, 1000)]
     assert shares == sorted(shares) and shares[0] == pytest.approx(0.2) and shares[-1] < 0.5
     places = list(measured.places_of(["slow", "carried over", "fast"], [(1, 4), (2, 2), (4, 1)], 0.2333, (2, 2)))
@@ -210,8 +210,8 @@ def test_a_boundarys_share_is_that_of_its_bytes_over_the_links_rate():
     setting = Setting(tp=4, pp=4, num_micro_batches=8, **shape)
     rows = [{"quantity": "iteration_ms", "method": "w/o", "value": 1000, "low": 800, "high": 1200, "unit": "ms"}]
     link = Link(bandwidth_bytes_per_s=100e6, source="made up")
-    found = measured.share_row(rows, link, measured.ShareOf.BOUNDARY, setting, num_hosts=4)
-    assert found == pytest.approx({"value": 0.08388608, "low": 0.08388608 / 1.2, "high": 0.08388608 / 0.8})
+    row = measured.share_row(rows, link, measured.ShareOf.BOUNDARY, setting, num_hosts=4)
+    assert row == pytest.approx({"value": 0.08388608, "low": 0.08388608 / 1.2, "high": 0.08388608 / 0.8})
     with pytest.raises(ValueError, match="tp is 2; it must be a multiple of the 4"):
         setting = Setting(tp=2, pp=8, **(shape | {"layers": 8}))
         measured.share_row(rows, link, measured.ShareOf.BOUNDARY, setting, num_hosts=4)
@@ -243,16 +243,16 @@ def table(**changes):
 @pytest.mark.skipif(MISSING is not None, reason=f"shaped hosts need {MISSING}")
 def test_the_share_that_the_measurement_reached_is_told_beside_the_one_that_was_asked(monkeypatch):
     monkeypatch.setattr(iterations, "NUM_TRIALS", 2)
-    found = table(links=["slow"])
-    (calibration,) = found.calibrations
+    times = table(links=["slow"])
+    (calibration,) = times.calibrations
     assert calibration.of is measured.ShareOf.TENSOR
     assert calibration.link.bandwidth_bytes_per_s == calibration.trials[-1].bandwidth_bytes_per_s
-    (error,) = [row for row in found.rows if row["quantity"] == "share_error"]
-    (share,) = [row for row in found.rows if row["quantity"] == "communication_share"]
+    (error,) = [row for row in times.rows if row["quantity"] == "share_error"]
+    (share,) = [row for row in times.rows if row["quantity"] == "communication_share"]
     assert error["value"] == pytest.approx(share["value"] - 0.2)
     assert error["low"] <= error["value"] <= error["high"]
     assert (share["link"], share["nvlink"]) == ("slow", 0)
-    assert found.hosts[0]["bandwidth_bytes_per_s"] == round(calibration.link.bandwidth_bytes_per_s)
+    assert times.hosts[0]["bandwidth_bytes_per_s"] == round(calibration.link.bandwidth_bytes_per_s)
 
 
 LAYERS = {"layers": 4, "compressed_layers": 2, "value_bytes": 4, "fuse_gradients": True}
@@ -288,7 +288,7 @@ def rows_of(method, tp, pp, micro_batch, sequence, hidden):
     """Write what a study would have measured on the made-up machine."""
     shape = {"tp": tp, "pp": pp, "micro_batch": micro_batch, "sequence": sequence, "hidden": hidden}
     setting = Setting(method=method, **shape, **LAYERS)
-    time, plain = (iteration_time(each, MACHINE) for each in (setting, replace(setting, method="w/o")))
+    time, plain = (iteration_time(case, MACHINE) for case in (setting, replace(setting, method="w/o")))
     same = ("forward", "backward", "encode", "optimizer", "waiting_and_pipeline", "decode", "tensor")
     parts = {name: getattr(time, f"{name}_s") for name in same} | {"iteration": time.total_s}
     parts["tensor_waiting"] = REDUCTIONS * MACHINE.collective_launch_s
@@ -323,14 +323,14 @@ def test_a_line_goes_through_its_points_and_a_coefficient_that_would_be_negative
 
 
 def test_the_machine_is_found_again_from_its_own_times(fitted):
-    found = fitted.machine
+    machine = fitted.machine
     launches = ("layer_launch_s", "collective_launch_s", "gather_s", "handover_s", "optimizer_s")
     for name in ("flops_per_s", "replicated_s_per_element", "backward_over_forward", *launches):
-        assert getattr(found, name) == pytest.approx(getattr(MACHINE, name), rel=1e-6), name
-    assert found.link.bandwidth_bytes_per_s == pytest.approx(50e6)
-    assert found.link.latency_s == pytest.approx(1e-4)
-    assert found.codec(Family.TOP_K).encode_s_per_element == pytest.approx(5e-9)
-    assert found.codec(Family.TOP_K).decode_s_per_sent == pytest.approx(8e-9)
+        assert getattr(machine, name) == pytest.approx(getattr(MACHINE, name), rel=1e-6), name
+    assert machine.link.bandwidth_bytes_per_s == pytest.approx(50e6)
+    assert machine.link.latency_s == pytest.approx(1e-4)
+    assert machine.codec(Family.TOP_K).encode_s_per_element == pytest.approx(5e-9)
+    assert machine.codec(Family.TOP_K).decode_s_per_sent == pytest.approx(8e-9)
     assert fitted.r_squared["computation"] == fitted.r_squared["communication"] == pytest.approx(1)
     assert fitted.r_squared[f"coding, {Family.TOP_K.value}"] == pytest.approx(1)
 
@@ -338,10 +338,10 @@ def test_the_machine_is_found_again_from_its_own_times(fitted):
 def test_what_a_learned_code_adds_to_the_backward_pass_is_told_from_its_coding():
     # Its backward pass takes 1.5 times its coding, and one message for all encoders, whose launching is not told apart.
     settings = measured_on(["w/o", "A1"], [(4, 1)], SIZES[:1]) + measured_on(["w/o"], [(4, 1)], SIZES[1:])
-    (coded,) = [one for one in settings if one.setting.method == "A1"]
+    (coded,) = [timed for timed in settings if timed.setting.method == "A1"]
     coding_s = coded.parts_s["encode"] + coded.parts_s["decode"]
-    found = measured.fit_machine(settings).machine.codec(Family.AUTOENCODER).backward_ratio
-    assert found == pytest.approx(1.5 + 2e-4 / coding_s)
+    ratio = measured.fit_machine(settings).machine.codec(Family.AUTOENCODER).backward_ratio
+    assert ratio == pytest.approx(1.5 + 2e-4 / coding_s)
 
 
 def test_alpha_of_the_smallest_hidden_size_is_three_times_too_slow_where_the_largest_computes_three_times_as_fast():
@@ -362,8 +362,8 @@ def median_error(settings, fitted):
 def test_held_out_settings_are_predicted_exactly_and_a_machine_a_quarter_slower_fails_the_prediction(fitted):
     settings = measured_on(["w/o", "T4"], [(4, 1), (2, 2)], [(4, 128, 256)])
     assert median_error(settings, fitted) == pytest.approx(0, abs=1e-6)
-    longer = [{**one.parts_s, "iteration": 1.25 * one.parts_s["iteration"]} for one in settings]
-    slower = [replace(one, parts_s=parts_s) for one, parts_s in zip(settings, longer, strict=True)]
+    longer = [{**timed.parts_s, "iteration": 1.25 * timed.parts_s["iteration"]} for timed in settings]
+    slower = [replace(timed, parts_s=parts_s) for timed, parts_s in zip(settings, longer, strict=True)]
     assert median_error(slower, fitted) == pytest.approx(0.2)  # 1 / 1.25 - 1, and the claim asks for 0.10
 
 

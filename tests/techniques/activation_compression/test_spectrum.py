@@ -100,18 +100,18 @@ def by_definition() -> dict[str, torch.Tensor]:
 
 def test_micro_batches_and_ranks_give_the_spectra_of_the_whole_batch():
     measured = spectrum.measure(Setting(**SMALL))
-    of_middle = [each for each in measured.spectra if each.depth == "middle" and each.part in ("", "mlp.output")]
-    found = {each.matrix: each.values for each in of_middle}
+    of_middle = [curve for curve in measured.spectra if curve.depth == "middle" and curve.part in ("", "mlp.output")]
+    by_matrix = {curve.matrix: curve.values for curve in of_middle}
     for name, matrix in by_definition().items():
         expected = spectrum.singular_values(matrix)
-        torch.testing.assert_close(found[name], expected, rtol=1e-3, atol=1e-5 * float(expected[0]))
+        torch.testing.assert_close(by_matrix[name], expected, rtol=1e-3, atol=1e-5 * float(expected[0]))
 
 
 def test_in_full_every_layer_and_matrix_stands_for_itself_and_stand_ins_say_so():
     measured = spectrum.measure(Setting(**SMALL, in_full=True))
-    names = {each.matrix for each in measured.spectra}
+    names = {curve.matrix for curve in measured.spectra}
     assert {"weight gradient: mlp.input", "message: attention.output", "weight gradient"} <= names
-    assert {each.depth for each in measured.spectra} == {"middle", "last"}
+    assert {curve.depth for curve in measured.spectra} == {"middle", "last"}
     assert [source.kind for source in measured.data] == [SourceKind.STAND_IN, SourceKind.STAND_IN]
 
 
@@ -120,12 +120,12 @@ def test_real_ranks_measure_the_same_as_virtual_ones(run_on_open_ranks, monkeypa
     setting = Setting(**SMALL, tensor_ranks=4)
     real, virtual = spectrum.measure_on_ranks(setting), spectrum.measure(setting)
     assert real.configuration == {**virtual.configuration, "ranks": "real"}
-    for ours, theirs in zip(real.spectra, virtual.spectra, strict=True):
-        assert (ours.matrix, ours.part, ours.depth) == (theirs.matrix, theirs.part, theirs.depth)
-        torch.testing.assert_close(ours.values, theirs.values, rtol=1e-3, atol=1e-5 * float(theirs.values[0]))
+    for curve, expected in zip(real.spectra, virtual.spectra, strict=True):
+        assert (curve.matrix, curve.part, curve.depth) == (expected.matrix, expected.part, expected.depth)
+        torch.testing.assert_close(curve.values, expected.values, rtol=1e-3, atol=1e-5 * float(expected.values[0]))
     # A rank sends no more directions after attention than it has columns.
     place = ("message", "attention.output", "last")
-    (values,) = (each.values for each in virtual.spectra if (each.matrix, each.part, each.depth) == place)
+    (values,) = (curve.values for curve in virtual.spectra if (curve.matrix, curve.part, curve.depth) == place)
     assert len(values) == 64
     assert int((values > 1e-5 * values[0]).sum()) == 64 // 4
 
