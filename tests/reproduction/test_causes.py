@@ -47,21 +47,21 @@ def found(folder, text, claims=(SPEEDUP, LIMIT, CLOSE, ORDER)):
     rows = read_rows(VALUES, "values")
     item = SimpleNamespace(id="toy/fig-1/measured", technique="toy", claims=claims)
     run = SimpleNamespace(item=item, rows=rows, verdicts=judge(claims, rows, ()))
-    return {one.claim.name: one for one in disagreements(Project(), {item.id: run})}
+    return {disagreement.claim.name: disagreement for disagreement in disagreements(Project(), {item.id: run})}
 
 
 def test_what_is_off_by_more_than_one_and_a_half_times_needs_a_cause_by_its_effect(folder):
     """The loss of 3.0 where at most 2.9 is stated disagrees, and is too close to need one."""
     off = found(folder, "")
-    assert {name: one.times for name, one in off.items()} == pytest.approx({"speedup": 5.0, "limit": 3.0, "order": 2.0})
-    assert not any(one.is_explained for one in off.values())
+    assert {name: off[name].times for name in off} == pytest.approx({"speedup": 5.0, "limit": 3.0, "order": 2.0})
+    assert not any(case.is_explained for case in off.values())
 
 
 def test_a_cause_explains_if_the_number_after_it_is_at_least_twice_as_near_to_the_papers(folder):
     """2.3 is 0.2 from 2.5, 1.3 was 1.2; 2.5 is 1.5 above the limit, 3.0 was 2.0; old now takes twice the time."""
     off = found(folder, REGIME + STEPS + STARTS)
-    assert {name: one.after for name, one in off.items()} == {"speedup": 2.3, "limit": 2.5, "order": 2.0}
-    assert {name: one.is_explained for name, one in off.items()} == {"speedup": True, "limit": False, "order": True}
+    assert {name: off[name].after for name in off} == {"speedup": 2.3, "limit": 2.5, "order": 2.0}
+    assert {name: off[name].is_explained for name in off} == {"speedup": True, "limit": False, "order": True}
     assert off["order"].ours == 0.5
     assert summary(list(off.values())).endswith("1.5 times: 3. An intervention shows the cause of 2; unexplained: 1.")
 
@@ -95,7 +95,7 @@ def test_a_technique_without_the_file_has_no_causes(folder):
 def test_the_command_lists_what_needs_a_cause_and_counts_the_unexplained(capsys):
     assert exit_code(["claims", "causes", "atp/best-meshes", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
-    way = [one for one in listed["disagreements"] if one["claim"].endswith("16 devices of IC4 is the best")]
+    way = [row for row in listed["disagreements"] if row["claim"].endswith("16 devices of IC4 is the best")]
     assert (way[0]["after"], way[0]["verdict"], way[0]["cause"]["kind"]) == (
         0,
         "explained",

@@ -238,7 +238,7 @@ def test_a_cell_that_another_study_runs_is_waited_for_and_not_run_twice(toy, poo
     if not has_locks:
         monkeypatch.setattr("fcntl.flock", lambda *_: (_ for _ in ()).throw(OSError("no locks here")))
     run_cells(ITEM, score, TASKS[:2], jobs=1)
-    _mine, other = (Cell(function="cell_functions.score", arguments=arguments) for arguments in TASKS[:2])
+    _, other = (Cell(function="cell_functions.score", arguments=arguments) for arguments in TASKS[:2])
     result = (cells_folder(toy) / f"{other.digest}.json").read_text()
     for path in files(toy):
         path.unlink()
@@ -249,11 +249,11 @@ def test_a_cell_that_another_study_runs_is_waited_for_and_not_run_twice(toy, poo
         looks.append(cell.digest)
         if cell.digest == other.digest and looks.count(other.digest) == 3:  # the other one finishes it meanwhile
             (cells_folder(toy) / f"{other.digest}.json").write_text(result)
-            theirs.free(other.digest)
+            other_study.free(other.digest)
         return take(claims, cell)
 
-    with CellClaims(cells_folder(toy)) as theirs:
-        assert theirs.take(other)
+    with CellClaims(cells_folder(toy)) as other_study:
+        assert other_study.take(other)
         monkeypatch.setattr(CellClaims, "take", take)
         results = run_cells(ITEM, score, TASKS[:2], jobs=1)
     assert [result.reused for result in results] == [False, True] and pool.began[2:] == [TASKS[0]]

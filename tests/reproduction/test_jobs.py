@@ -125,7 +125,7 @@ def test_a_killed_cell_starts_anew_and_a_preempted_one_is_requeued(toy, slurm, t
     waiting_cells(toy, tmp_path, 3)
     runner = head(toy)
     (first,) = pids_of(tmp_path, 1)
-    worker = next(one for one in psutil.Process(first).parents() if "submitit.core._submit" in one.cmdline())
+    worker = next(parent for parent in psutil.Process(first).parents() if "submitit.core._submit" in parent.cmdline())
     worker.kill()
     (job,) = pids_of(tmp_path, 2) and [job for job in noted(toy.root / "results/laptop/.jobs") if "place 2" in job.name]
     wait_for(lambda: len(pids_of(tmp_path, 1)) == 2, 60.0)

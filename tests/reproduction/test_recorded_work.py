@@ -56,9 +56,9 @@ def test_every_committed_cell_is_found_under_the_declared_name_of_one_function_t
     functions = list(_declared_functions())
     assert len(dict(functions)) == len(functions)
     root = PROJECT.reproductions
-    found = {path.relative_to(root).as_posix(): read_lines(path) for path in root.glob("*/recorded/*/cells/*.jsonl")}
-    assert {name: len(cells) for name, cells in found.items()} == CELLS
-    for cell in (cell for cells in found.values() for cell in cells.values()):
+    files = {path.relative_to(root).as_posix(): read_lines(path) for path in root.glob("*/recorded/*/cells/*.jsonl")}
+    assert {name: len(cells) for name, cells in files.items()} == CELLS
+    for cell in (cell for cells in files.values() for cell in cells.values()):
         inspect.signature(dict(functions)[cell["function"]]).bind(**cell["arguments"])
 
 
@@ -72,7 +72,7 @@ def test_every_committed_record_is_of_a_declared_item_and_is_judged_by_its_claim
 
 def test_every_claim_of_a_paper_notices_no_effect_or_the_opposite_or_says_why():
     audited = audit(PROJECT, ITEMS.values())
-    assert [f"{each.item}: {each.claim.name}" for each in audited if each.is_unexplained] == []
+    assert [f"{entry.item}: {entry.claim.name}" for entry in audited if entry.is_unexplained] == []
     noticed, applying = share_noticed(audited)
     assert 0.8 * applying < noticed < applying  # some are blind, and say so
 
@@ -92,7 +92,7 @@ def test_every_finding_of_a_page_is_filled_from_records():
         page = load_page(PROJECT, technique)
         assert 3 <= len(page.findings) <= 6
         findings = [*page.findings, *page.use.findings]
-        assert [found.missing for found in findings_of(findings, technique, runs) if found.missing] == []
+        assert [finding.missing for finding in findings_of(findings, technique, runs) if finding.missing] == []
 
 
 @pytest.mark.parametrize("name", ["train_vit", "flextp/Train", "flextp/", "a/b/c"])

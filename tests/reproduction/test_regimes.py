@@ -48,8 +48,8 @@ def regimes(tmp_path, **fields):
 
 
 def placed(tmp_path, **fields):
-    (one,) = place(regimes(tmp_path, **fields)["fig-1/measured"], ROWS)
-    return one
+    (regime,) = place(regimes(tmp_path, **fields)["fig-1/measured"], ROWS)
+    return regime
 
 
 @pytest.mark.parametrize(
@@ -193,10 +193,10 @@ def test_the_page_has_a_row_a_ratio_with_ours_by_kind_of_evidence(tmp_path):
 def test_every_regime_of_the_catalogue_can_be_placed_and_can_fail():
     project = Project()
     runs = best_runs(project, load_catalogue(project))
-    found = [(one, one.moved()) for run in runs.values() for one in place(run.item.regimes, run.rows)]
-    assert found
-    assert all(moved.is_outside for _, moved in found)
-    assert {one.word for one, _ in found} == {"inside", "outside", "not recorded"}
+    placed_regimes = [(regime, regime.moved()) for run in runs.values() for regime in place(run.item.regimes, run.rows)]
+    assert placed_regimes
+    assert all(moved.is_outside for _, moved in placed_regimes)
+    assert {regime.word for regime, _ in placed_regimes} == {"inside", "outside", "not recorded"}
 
 
 OPEN = ("activation_compression", "sdpipe")  # their items without a regime are not gone through yet

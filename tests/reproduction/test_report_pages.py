@@ -252,16 +252,16 @@ def test_during_a_run_the_first_page_reloads_itself_and_names_what_runs(held):
 
 
 def test_the_page_of_a_technique_that_is_gone_goes_and_backticks_become_code(held):
-    gone = held.report().with_name("gone.html")
-    gone.write_text("old")
-    pages = [gone.parent / "notebooks/gone-table-1-counted.html", gone.parent / "thumbnails/gone-table-1-counted.png"]
+    stale = held.report().with_name("gone.html")
+    stale.write_text("old")
+    pages = [stale.parent / "notebooks/gone-table-1-counted.html", stale.parent / "thumbnails/gone-table-1-counted.png"]
     for page in pages:
         page.parent.mkdir(exist_ok=True)
         page.write_text("old")
     held.declare("in another unit", "in `unit<s>`")
     held.record(values={"A1": 1030000, "plain": 2000000})
     page = technique(held)
-    assert not gone.exists() and not any(page.exists() for page in pages)
+    assert not stale.exists() and not any(page.exists() for page in pages)
     assert claim(page, "A1 sends half").select_one(".note code").get_text() == "unit<s>"
     assert "off by +3 %, more than 2 %" in page.get_text()
 
@@ -274,9 +274,9 @@ def test_every_page_forbids_scripts_and_the_network_before_it_shows_anything(hel
         policy, first = soup(path).select_one("meta[http-equiv=Content-Security-Policy]"), soup(path).head.find(True)
         assert policy == first, path
         held_to = set(policy["content"].split("; "))
-        own = soup(path).select('script:not([type="application/json"])')
-        assert len(own) == (path.name in ("claims.html", "toy-sum.html"))
-        script = own[0].string if own else ""
+        scripts = soup(path).select('script:not([type="application/json"])')
+        assert len(scripts) == (path.name in ("claims.html", "toy-sum.html"))
+        script = scripts[0].string if scripts else ""
         digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
         allowed = f"script-src 'sha256-{digest}'" if script else "script-src 'none'"
         assert {"default-src 'none'", allowed, "form-action 'none'"} <= held_to

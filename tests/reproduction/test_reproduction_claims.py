@@ -89,8 +89,8 @@ REACHES = "our interval 6.872 to 9.648 reaches the tolerance"
 def test_a_value_agrees_up_to_the_edge_of_its_tolerance_and_a_reason_has_the_digits_that_tell(
     tolerance, ours, verdict, reason
 ):
-    found = judged(within(**tolerance), rows(ours), rows(8.0))
-    assert (found.verdict, found.reason) == (verdict, reason)
+    judgement = judged(within(**tolerance), rows(ours), rows(8.0))
+    assert (judgement.verdict, judgement.reason) == (verdict, reason)
 
 
 @pytest.mark.parametrize(
@@ -109,22 +109,22 @@ def test_a_value_agrees_up_to_the_edge_of_its_tolerance_and_a_reason_has_the_dig
     ],
 )
 def test_a_bound_holds_for_the_whole_interval(rule, ours, verdict):
-    found = judged(bound(**rule), rows(ours))
-    assert found.verdict is verdict
-    assert [row.published for row in found.rows] == list(rule.values()) and found.rows[0].by_definition
+    judgement = judged(bound(**rule), rows(ours))
+    assert judgement.verdict is verdict
+    assert [row.published for row in judgement.rows] == list(rule.values()) and judgement.rows[0].by_definition
 
 
 def test_a_bound_gives_our_interval_and_the_missing_rows():
-    found = judged(bound(where={"tp": [2, 4]}, at_most=1.0), along("tp", {2: (2.0, 1.5, 2.5)}))
-    assert [row.verdict for row in found.rows] == [DISAGREES, NOT_RUN]
-    assert found.rows[0].reason == "ours is 2 (1.5 to 2.5), not at most 1"
+    judgement = judged(bound(where={"tp": [2, 4]}, at_most=1.0), along("tp", {2: (2.0, 1.5, 2.5)}))
+    assert [row.verdict for row in judgement.rows] == [DISAGREES, NOT_RUN]
+    assert judgement.rows[0].reason == "ours is 2 (1.5 to 2.5), not at most 1"
     assert outcome(bound(at_most=1.0), ()) is NOT_RUN
 
 
 def test_values_are_written_with_four_digits_or_as_many_as_tell_them_apart():
     for t1, plain, text in ((1.08717, 1.0, "1.087 and 1"), (1.000002, 1.000001, "1.000002 and 1.000001")):
-        found = judged(ordering("T1", "w/o"), along("m", {"T1": t1, "w/o": plain}))
-        assert found.reason == f"expected T1 below w/o; found {text}"
+        judgement = judged(ordering("T1", "w/o"), along("m", {"T1": t1, "w/o": plain}))
+        assert judgement.reason == f"expected T1 below w/o; found {text}"
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
@@ -141,12 +141,12 @@ def test_a_value_that_is_not_finite_agrees_with_nothing(bad):
 
 
 def test_what_cannot_be_compared_is_refused_by_the_claims_name():
-    one, batches = rows(1.0), along("batch", {1: 1.0, 2: 1.0})
+    single, batches = rows(1.0), along("batch", {1: 1.0, 2: 1.0})
     finer = rows((1, {"m": "a"}), (9, {"m": "a", "tp": 1}), (2, {"m": "b"}))
     for claim, ours, published, message in (
-        (within(), one, rows(1.0, unit="s"), "'w'.*published in 's' and ours is in 'ms'"),
+        (within(), single, rows(1.0, unit="s"), "'w'.*published in 's' and ours is in 'ms'"),
         (within(where={"metod": "A1"}), *(along("method", {"A1": 1.0}),) * 2, "'w'.*where names.*metod"),
-        (within(), batches, one, "2 of our rows.*batch"),
+        (within(), batches, single, "2 of our rows.*batch"),
         (within(where={"m": ["a", "z"]}), *(along("m", {"a": 1}),) * 2, "where lists m='z', and no published row"),
         (
             ordering("a", "b"),
@@ -169,8 +169,8 @@ def test_keys_match_as_numbers_where_both_read_as_numbers_and_a_list_in_where_me
 def test_an_ordering_holds_in_every_group_or_disagrees():
     claim, good = ordering("a", "b", "c"), along("m", {"a": 1, "b": 2, "c": 3}, tp=1)
     assert outcome(claim, good) is AGREES
-    found = judged(claim, good + along("m", {"c": 5, "a": 1, "b": 6}, tp=2))
-    assert found.verdict is DISAGREES and found.reason == "expected b below c; found 6 and 5"
+    judgement = judged(claim, good + along("m", {"c": 5, "a": 1, "b": 6}, tp=2))
+    assert judgement.verdict is DISAGREES and judgement.reason == "expected b below c; found 6 and 5"
     assert outcome(claim, good[:2]) is NOT_RUN
     assert outcome(claim, along("m", {"a": 1, "b": 1, "c": 2})) is DISAGREES
 
@@ -179,16 +179,16 @@ def test_an_ordering_inside_the_spread_is_not_a_finding():
     claim, b = ordering("a", "b"), (2.0, 1.2, 2.8)
     assert outcome(claim, along("m", {"a": (1.0, 0.9, 1.1), "b": b})) is AGREES
     assert outcome(claim, along("m", {"a": (3.0, 2.9, 3.1), "b": b})) is DISAGREES
-    found = judged(claim, along("m", {"a": (1.0, 0.9, 1.3), "b": b}))
-    assert found.verdict is NOT_COMPARABLE
-    assert "found 1 (0.9 to 1.3) and 2 (1.2 to 2.8): the intervals overlap" in found.reason
+    judgement = judged(claim, along("m", {"a": (1.0, 0.9, 1.3), "b": b}))
+    assert judgement.verdict is NOT_COMPARABLE
+    assert "found 1 (0.9 to 1.3) and 2 (1.2 to 2.8): the intervals overlap" in judgement.reason
 
 
 def test_seeds_are_merged_into_their_mean_with_smallest_and_largest_as_the_spread():
     ours = along("m", {"a": 0.70, "b": 0.78}, seed=0) + along("m", {"a": 0.80, "b": 0.90}, seed=1)
-    found = judged(ordering("a", "b"), ours)
-    assert found.verdict is NOT_COMPARABLE  # 0.70..0.80 and 0.78..0.90 overlap
-    assert (found.rows[0].ours, found.rows[0].low, found.rows[0].high) == (0.75, 0.70, 0.80)
+    judgement = judged(ordering("a", "b"), ours)
+    assert judgement.verdict is NOT_COMPARABLE  # 0.70..0.80 and 0.78..0.90 overlap
+    assert (judgement.rows[0].ours, judgement.rows[0].low, judgement.rows[0].high) == (0.75, 0.70, 0.80)
     assert sum([0.1] * 3) / 3 > 0.1  # a mean that rounding puts a hair outside its extremes is no error
     assert outcome(within(abs=0.001), along("seed", dict.fromkeys(range(3), 0.1)), rows(0.1)) is AGREES
 
@@ -196,9 +196,9 @@ def test_seeds_are_merged_into_their_mean_with_smallest_and_largest_as_the_sprea
 def test_an_ordering_that_the_published_values_themselves_break_disagrees_also_across_a_value_of_ours_alone():
     ours = along("m", {"a": 1, "b": 2, "c": 3})
     for order, last in (("ab", "b"), ("abc", "c")):
-        found = judged(ordering(*order), ours, along("m", {"a": 7, last: 5}))
-        assert found.verdict is DISAGREES
-        assert found.reason == f"expected a below {last}, but the published values are 7 and 5"
+        judgement = judged(ordering(*order), ours, along("m", {"a": 7, last: 5}))
+        assert judgement.verdict is DISAGREES
+        assert judgement.reason == f"expected a below {last}, but the published values are 7 and 5"
 
 
 def test_a_trend_looks_along_the_column_whatever_the_order_of_the_rows():
@@ -210,8 +210,8 @@ def test_a_trend_looks_along_the_column_whatever_the_order_of_the_rows():
 
 def test_a_crossover_is_found_by_interpolation_and_must_be_the_only_one():
     sweep = lines((0, 1, 5), (1, 3, 3), (1, 2, 4))  # a - b: -1, -2, 2: crosses half way from 2 to 4
-    found = judged(crossover(at=3.0, rel=0.0), sweep)
-    assert found.verdict is AGREES and found.rows[0].ours == 3.0
+    judgement = judged(crossover(at=3.0, rel=0.0), sweep)
+    assert judgement.verdict is AGREES and judgement.rows[0].ours == 3.0
     assert outcome(crossover(at=2 * math.sqrt(2), rel=1e-12, scale="log"), sweep) is AGREES
     assert outcome(crossover(at=2.0, rel=0.1), sweep) is DISAGREES
     assert outcome(crossover(at=3.0, rel=0.1, smaller_before="b"), sweep) is DISAGREES
@@ -224,16 +224,16 @@ def test_a_stand_in_or_no_source_at_all_can_never_support_a_claim_about_real_dat
     claim, same = within(needs_real_data=True), rows(1.0)
     real, stand_in = {"name": "sst2", "source": "hub"}, {"name": "mnli", "source": "stand-in"}
     assert outcome(claim, same, same, sources=[real]) is AGREES
-    found = judged(claim, same, same, sources=[real, stand_in])
-    assert found.verdict is NOT_COMPARABLE and found.reason == "stand-in data: mnli"
-    assert {(row.verdict, row.reason) for row in found.rows} == {(found.verdict, found.reason)}
+    judgement = judged(claim, same, same, sources=[real, stand_in])
+    assert judgement.verdict is NOT_COMPARABLE and judgement.reason == "stand-in data: mnli"
+    assert {(row.verdict, row.reason) for row in judgement.rows} == {(judgement.verdict, judgement.reason)}
     assert outcome(claim, same, same, sources=[]) is NOT_COMPARABLE
 
 
 def test_a_reason_for_not_comparing_must_name_a_claim_and_never_hides_that_nothing_ran():
     same = rows(1.0)
-    found = judged(within(), same, same, not_comparable={"w": "the model is at chance level"})
-    assert (found.verdict, found.reason) == (NOT_COMPARABLE, "the model is at chance level")
+    judgement = judged(within(), same, same, not_comparable={"w": "the model is at chance level"})
+    assert (judgement.verdict, judgement.reason) == (NOT_COMPARABLE, "the model is at chance level")
     assert outcome(within(), (), same, not_comparable={"w": "chance"}) is NOT_RUN
     with pytest.raises(ValueError, match="'v', which is no claim"):
         judged(within(), same, same, not_comparable={"v": "chance"})
@@ -280,13 +280,13 @@ A, AB, X12 = along("m", {"a": 1}), along("m", {"a": 1, "b": 2}), along("x", {1: 
     ],
 )
 def test_a_claim_does_not_agree_while_a_published_or_listed_row_is_missing(claim, ours, published, missing):
-    found = judged(claim, ours, published)
-    assert (found.verdict, found.reason) == (NOT_RUN, f"no value of ours{missing}")
+    judgement = judged(claim, ours, published)
+    assert (judgement.verdict, judgement.reason) == (NOT_RUN, f"no value of ours{missing}")
 
 
 def test_a_claim_that_fits_no_row_is_not_run_and_says_its_name():
-    found = judged(within(quantity="bytes"), rows(1.0), rows(1.0))
-    assert found.verdict is NOT_RUN and "'w' matches no rows of 'bytes'" in found.reason
+    judgement = judged(within(quantity="bytes"), rows(1.0), rows(1.0))
+    assert judgement.verdict is NOT_RUN and "'w' matches no rows of 'bytes'" in judgement.reason
     # a column that only ours would have is no typo where ours did not run
     assert outcome(within(where={"reading": "points"}), (), along("tp", {1: 1.0})) is NOT_RUN
     nothing = judged(by_definition(where={"m": "a"}), ())
@@ -302,9 +302,9 @@ def test_the_missing_rows_of_an_ordering_stand_once_beside_the_judged_ones():
         (ordering("a", "b"), group, group + more, [({"m": "a", "tp": 2}, 3), ({"m": "b", "tp": 2}, 4)]),
         (ordering("a", "b", "c", where={"m": ["a", "b", "c"]}), abc[:2], abc, [({"m": "c"}, None)]),
     ):
-        found = judged(claim, ours, published)
-        assert found.verdict is NOT_RUN
-        assert [(dict(row.where), row.published) for row in found.rows if row.verdict is NOT_RUN] == missing
+        judgement = judged(claim, ours, published)
+        assert judgement.verdict is NOT_RUN
+        assert [(dict(row.where), row.published) for row in judgement.rows if row.verdict is NOT_RUN] == missing
     assert outcome(ordering("a", "b", where={"tp": [1]}), group) is AGREES
     assert outcome(ordering("a", "b"), AB, along("m", {"a": 9, "b": 2}, tp=1)) is NOT_RUN  # published at a finer key
 
@@ -324,13 +324,13 @@ def test_cells_used_for_calibration_never_count_as_reproduced():
 def test_a_step_does_not_count_only_where_the_cost_model_was_calibrated_on_both_of_its_values():
     fallen = along("x", {1: 5, 2: 2, 3: 6})  # 5 to 2 falls, 2 to 6 rises
     assert outcome(trend(), fallen, calibrated_on=[{"x": 2}]) is DISAGREES  # a prediction beside a calibrated value
-    found = judged(trend(), fallen, calibrated_on=[{"x": 1}, {"x": 2}])
-    assert [row.verdict for row in found.rows] == [NOT_COMPARABLE, NOT_COMPARABLE, AGREES]
-    assert found.verdict is AGREES
+    judgement = judged(trend(), fallen, calibrated_on=[{"x": 1}, {"x": 2}])
+    assert [row.verdict for row in judgement.rows] == [NOT_COMPARABLE, NOT_COMPARABLE, AGREES]
+    assert judgement.verdict is AGREES
     assert outcome(trend(), X12, calibrated_on=[{"x": 1}, {"x": 2}]) is NOT_COMPARABLE
     in_order = along("m", {"a": 5, "b": 9, "c": 3})
-    found = judged(ordering("a", "b", "c"), in_order, calibrated_on=[{"m": "b"}])
-    assert found.verdict is DISAGREES and found.reason.endswith("; found 9 and 3")
+    judgement = judged(ordering("a", "b", "c"), in_order, calibrated_on=[{"m": "b"}])
+    assert judgement.verdict is DISAGREES and judgement.reason.endswith("; found 9 and 3")
 
 
 def test_a_crossing_is_sought_among_the_places_that_a_cost_model_was_not_calibrated_on():
@@ -339,8 +339,8 @@ def test_a_crossing_is_sought_among_the_places_that_a_cost_model_was_not_calibra
     assert outcome(claim, sweep) is DISAGREES
     assert judged(claim, sweep, calibrated_on=[{"x": 2}]).rows[0].ours == 2.0
     assert outcome(claim, sweep, calibrated_on=[{"x": 2, "m": "a"}]) is AGREES  # one of the two is enough
-    found = judged(claim, sweep, calibrated_on=[{"x": place} for place in (1, 2, 3)])
-    assert found.verdict is NOT_COMPARABLE and "calibrated on all places of this sweep but one" in found.reason
+    judgement = judged(claim, sweep, calibrated_on=[{"x": place} for place in (1, 2, 3)])
+    assert judgement.verdict is NOT_COMPARABLE and "calibrated on all places of this sweep but one" in judgement.reason
 
 
 # effects
@@ -369,9 +369,9 @@ def test_whose_a_claim_is_and_what_was_changed_stand_in_its_verdict():
 
 def test_every_row_of_ours_is_compared_with_what_is_expected_by_definition_and_no_published_row_is():
     ours = along("m", {"a": 1.05, "b": 0.95, "c": 7})
-    found = judged(by_definition(where={"m": ["a", "b"]}), ours, along("m", {"a": 3}))
-    assert found.verdict is AGREES
-    assert [(dict(row.where), row.published, row.ours, row.by_definition) for row in found.rows] == [
+    judgement = judged(by_definition(where={"m": ["a", "b"]}), ours, along("m", {"a": 3}))
+    assert judgement.verdict is AGREES
+    assert [(dict(row.where), row.published, row.ours, row.by_definition) for row in judgement.rows] == [
         ({"m": "a"}, 1.0, 1.05, True),
         ({"m": "b"}, 1.0, 0.95, True),
     ]

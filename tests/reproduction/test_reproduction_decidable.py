@@ -26,8 +26,8 @@ def trained(scores: dict, *, chance: float = 0.5, steps: int = 0, accuracy: dict
     """Return rows of trainings from the scores of each method, one or one a seed."""
     by_seed = {method: score if isinstance(score, tuple) else (score,) for method, score in scores.items()}
     rows = []
-    for method, own in by_seed.items():
-        for seed, score in enumerate(own):
+    for method, of_seeds in by_seed.items():
+        for seed, score in enumerate(of_seeds):
             keys = {"task": "mrpc", "method": method, "seed": seed}
             rows += [value_row("score", 100 * score, "%", **keys), value_row("chance", 100 * chance, "%", **keys)]
             rows += [steps_row(steps, **keys)] if steps else []
@@ -45,8 +45,8 @@ def judged(claim, scores: dict, *, printed: float | None = None, encoder: str = 
 
 def undecided(claim, scores: dict, **more) -> str:
     """Return the reason why a claim is not decided, empty where it is."""
-    found = judged(claim, scores, **more)
-    return found.reason if found.verdict is NOT_COMPARABLE else ""
+    judgement = judged(claim, scores, **more)
+    return judgement.reason if judgement.verdict is NOT_COMPARABLE else ""
 
 
 @pytest.mark.parametrize("claim", [AT_MOST_3, AT_LEAST_3])
@@ -130,13 +130,13 @@ LITTLE = {"chance": 0.75}  # a baseline of 0.8 is 5 points, 0.0625 of its score,
     ],
 )
 def test_points_lost_decide_only_where_there_are_enough_to_lose(claim, plain, score, more, verdict, reason):
-    found = judged(claim, {"w/o": plain, "A1": score}, **more)
-    assert found.verdict is verdict and reason in found.reason
+    judgement = judged(claim, {"w/o": plain, "A1": score}, **more)
+    assert judgement.verdict is verdict and reason in judgement.reason
 
 
 def test_an_order_of_scores_at_chance_cannot_be_decided():
-    told = undecided(ORDER, {"w/o": 0.8, "T1": 0.5, "A1": 0.55})
-    assert told.endswith("at chance, no order can be seen") and "mrpc T1: 50.0% (score)" in told
+    reason = undecided(ORDER, {"w/o": 0.8, "T1": 0.5, "A1": 0.55})
+    assert reason.endswith("at chance, no order can be seen") and "mrpc T1: 50.0% (score)" in reason
     assert undecided(ORDER, {"w/o": 0.8, "T1": 0.5, "A1": 0.56}) == ""
 
 

@@ -25,8 +25,8 @@ def test_modules_are_found_through_imports_of_imports_and_packages_on_the_way(tm
     packages = {"lib/__init__.py": "", "lib/deep/__init__.py": "", "lib/other.py": ""}
     modules = {"lib/a.py": "from . import b\n", "lib/b.py": "def f():\n    from lib.deep.c import g\n"}
     library = library_of(tmp_path, packages | modules | {"lib/deep/c.py": "import os"})
-    found = list(library.needed_by(["%matplotlib inline\nimport lib.a as a"]))
-    assert found == ["lib", "lib.a", "lib.b", "lib.deep", "lib.deep.c"]
+    needed = list(library.needed_by(["%matplotlib inline\nimport lib.a as a"]))
+    assert needed == ["lib", "lib.a", "lib.b", "lib.deep", "lib.deep.c"]
     assert list(library.needed_by(["from lib import other"])) == ["lib", "lib.other"]
     assert list(library.needed_by(["import os, numpy"])) == []
 
@@ -49,9 +49,9 @@ def test_a_module_that_names_a_folder_below_the_root_depends_on_the_data_files_i
 
 def test_the_way_from_a_cell_to_a_library_function_is_followed_in_the_real_library():
     project_root = Project().root
-    found = Library([project_root]).needed_by(["from workbench.reproduction import record"])
-    assert {"workbench.reproduction.recording", "workbench.rows"} <= set(found)
-    harness = {name for name in found if name.startswith("workbench.reproduction.")}
+    needed = Library([project_root]).needed_by(["from workbench.reproduction import record"])
+    assert {"workbench.reproduction.recording", "workbench.rows"} <= set(needed)
+    harness = {name for name in needed if name.startswith("workbench.reproduction.")}
     assert harness == {"workbench.reproduction.recording"}  # judging and reporting touch no number
 
 
@@ -221,11 +221,11 @@ def test_a_commit_is_marked_where_what_numbers_depend_on_has_changed(tmp_path, c
 
 
 def test_a_word_on_progress_changes_no_fingerprint_and_any_other_statement_does(tmp_path):
-    told = "from lib import say_progress\n\nfor step in range(3):\n    work()\n    say_progress(step)\n"
-    silent = told.replace("from lib import say_progress\n", "").replace("    say_progress(step)\n", "")
-    texts = {"told": told, "silent": silent, "other": told.replace("say_progress(step)", "say(step)")}
+    telling = "from lib import say_progress\n\nfor step in range(3):\n    work()\n    say_progress(step)\n"
+    silent = telling.replace("from lib import say_progress\n", "").replace("    say_progress(step)\n", "")
+    texts = {"telling": telling, "silent": silent, "other": telling.replace("say_progress(step)", "say(step)")}
     digests = {
         name: library_of(tmp_path / name, {"study.py": text}).needed_by(["import study"])["study"]
         for name, text in texts.items()
     }
-    assert digests["told"] == digests["silent"] != digests["other"]
+    assert digests["telling"] == digests["silent"] != digests["other"]

@@ -72,8 +72,8 @@ def test_a_record_in_the_folder_of_another_item_or_profile_is_refused_by_name(to
     shutil.copytree(toy.folder("table-1"), toy.folder("table-2"))
     path = toy.folder("table-2") / "record.json"
     message = f"{path}: refused, it is the record of {ITEM} in the place of {OTHER}"
-    found = find_records(Project())
-    assert [one["id"] for one in found.records] == [ITEM] and found.refused == (message,)
+    listing = find_records(Project())
+    assert [stored["id"] for stored in listing.records] == [ITEM] and listing.refused == (message,)
     assert why(toy, 1) == f"its record is refused: {message}"
     shutil.rmtree(toy.folder("table-2"))
 
@@ -253,8 +253,8 @@ def test_the_verdict_of_an_order_stands_in_a_row_of_its_own_and_its_values_have_
     toy.declare(f'item("table-1", claims=({order},))')
     rows = [{"quantity": "time", "x": x, "value": value, "unit": "s"} for x, value in ((1, 1.0), (2, 3.0), (3, 2.0))]
     table = record(ITEM, rows)
-    found = "expected less at 2 than at 3; found 3 and 2"
+    reason = "expected less at 2 than at 3; found 3 and 2"
     assert table["of"].tolist() == ["", "x=1", "x=2", "x=3"]
     assert table["verdict"].tolist() == ["disagrees", "", "", ""]
-    assert table["reason"].tolist() == [found, "", "", found]
+    assert table["reason"].tolist() == [reason, "", "", reason]
     assert table["difference"].isna().all()

@@ -158,11 +158,11 @@ def test_an_interrupt_stops_every_item_before_it_goes_on():
 
 
 def test_an_interrupt_names_the_items_it_waits_for_and_a_second_one_does_not_wait():
-    runs, told = fake_runs("ab", seconds=30.0), []
+    runs, events = fake_runs("ab", seconds=30.0), []
     runs["a"].stop = lambda because: None  # its processes do not end
 
     def interrupt(event):
-        told.append(event)
+        events.append(event)
         if isinstance(event, Stopping):
             threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT]).start()
         elif isinstance(event, ItemStarted) and event.number == 2:
@@ -172,7 +172,7 @@ def test_an_interrupt_names_the_items_it_waits_for_and_a_second_one_does_not_wai
     with pytest.raises(KeyboardInterrupt):
         schedule(runs, [planned("a"), planned("b")], on_event=interrupt)
     assert time.monotonic() - began < 9.0
-    assert told[-1] == Stopping(ids=("a",), at_most_s=10.0)
+    assert events[-1] == Stopping(ids=("a",), at_most_s=10.0)
     runs["a"].end.set()
 
 
@@ -316,11 +316,11 @@ def test_the_reason_of_a_failure_is_never_empty_and_can_always_be_written(evalue
 
 
 def test_a_study_says_how_far_it_is_until_its_end_then_the_notebook_does(tmp_path, monkeypatch):
-    told, notebook, now = tmp_path / "progress.json", tmp_path / "notebook.ipynb", SimpleNamespace(s=100.0)
+    progress, notebook, now = tmp_path / "progress.json", tmp_path / "notebook.ipynb", SimpleNamespace(s=100.0)
     monkeypatch.setattr("workbench.reproduction.runner.watch.monotonic", lambda: now.s)
-    monkeypatch.setenv(PROGRESS_VARIABLE, str(told))
+    monkeypatch.setenv(PROGRESS_VARIABLE, str(progress))
     monkeypatch.setattr("workbench.rows.progress.LEAST_BETWEEN_S", 0.0)
-    watch = Watch(told, notebook)
+    watch = Watch(progress, notebook)
     assert watch.look(9.0) is None
     states = [("code", "completed"), ("markdown", "completed"), ("code", "running")]
     cells = [{"cell_type": kind, "metadata": {"papermill": {"status": state}}} for kind, state in states]
