@@ -60,10 +60,10 @@ def tidy(fn, *args, **kwargs):
     open_groups = dist.distributed_c10d._world.pg_map
     before = set(open_groups)
     try:
-        found = fn(*args, **kwargs)
+        value = fn(*args, **kwargs)
         if set(open_groups) - before:
             dist.barrier()  # a slower rank may still be connecting
-        return found
+        return value
     finally:
         for group in set(open_groups) - before:
             dist.destroy_process_group(group)

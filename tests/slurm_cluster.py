@@ -74,9 +74,9 @@ def slurm_cluster(folder: Path) -> Iterator[dict[str, str]]:
     user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True, timeout=10).stdout.strip()
     with contextlib.ExitStack() as open_sockets:
         sockets = [open_sockets.enter_context(socket.socket()) for _ in range(3)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        ports = [each.getsockname()[1] for each in sockets]
+        for endpoint in sockets:
+            endpoint.bind(("127.0.0.1", 0))
+        ports = [endpoint.getsockname()[1] for endpoint in sockets]
     conf = folder / "slurm.conf"
     conf.write_text(CONF.format(folder=folder, munge=munge, user=user, host=socket.gethostname(), ports=ports))
     environment = {"SLURM_CONF": str(conf), "PATH": _path()}

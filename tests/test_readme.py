@@ -51,8 +51,8 @@ def test_every_workbench_command_parses(command):
     context = click.Context(typer.main.get_command(app))
     words = shlex.split(command)[1:]
     while isinstance(context.command, click.Group):
-        name, found, words = context.command.resolve_command(context, words)
-        context = click.Context(found, info_name=name, parent=context)
+        name, subcommand, words = context.command.resolve_command(context, words)
+        context = click.Context(subcommand, info_name=name, parent=context)
     context.command.parse_args(context, words)
 
 

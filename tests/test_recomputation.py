@@ -178,16 +178,16 @@ def trained(owner, wrap, *, retain=False):
     """Take two steps of two micro-batches whose forward passes run before the backward passes, the last one first."""
     net = Net(owner)
     draws = torch.Generator().manual_seed(1)
-    found = []
+    by_step = []
     for _ in range(2):
         xs = [torch.randn(8, 16, generator=draws).requires_grad_() for _ in range(2)]
         losses = [net(x, wrap).square().sum() for x in xs]
         for loss in reversed(losses):
             for _ in range(1 + retain):
                 loss.backward(retain_graph=retain)
-        found.append((torch.stack(losses).detach(), [p.grad.clone() for p in net.parameters()], [x.grad for x in xs]))
-        found.append(private_state(net))
-    return found
+        by_step.append((torch.stack(losses).detach(), [p.grad.clone() for p in net.parameters()], [x.grad for x in xs]))
+        by_step.append(private_state(net))
+    return by_step
 
 
 @functools.cache
@@ -195,8 +195,8 @@ def trained_without_checkpoints(owner, retain=False):
     return trained(owner, plain, retain=retain)
 
 
-def assert_same_bits(found, expected):
-    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+def assert_same_bits(actual, expected):
+    torch.testing.assert_close(actual, expected, rtol=0, atol=0)
 
 
 BOTH = "ErrorFeedback of RandomK"  # remembers an error, and draws numbers

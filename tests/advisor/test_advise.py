@@ -35,10 +35,10 @@ def test_zen_is_compared_with_the_faster_of_a_dense_sum_and_a_gather_of_indices_
 def test_atp_is_compared_with_megatron_over_the_slow_links_between_machines():
     # A layer sums 4 activations of 1024 x 1024 x 2 bytes, each 2 x 7/8 of it over 1.25 GB/s and 14 start-ups of 50 us.
     asked = ask("GPT-2 medium", "2x4 H100, 10 Gbit/s", batch=1, tp=8, pp=1, computation_s=0.8)
-    found = predict("atp", asked)
+    prediction = predict("atp", asked)
     layer_s = 4 * (2 * 7 / 8 * 1024 * 1024 * 2 / 1.25e9 + 14 * 50e-6)
-    assert found.without_s == pytest.approx(0.8 / 8 + 24 * layer_s)
-    assert found.gain >= 1
+    assert prediction.without_s == pytest.approx(0.8 / 8 + 24 * layer_s)
+    assert prediction.gain >= 1
 
 
 def test_the_computation_is_that_of_a_replica_shared_by_its_ranks():
@@ -125,10 +125,10 @@ def test_a_step_shows_its_sequences_and_frozen_weights_need_memory_without_adams
 
 
 def test_it_can_say_none_of_them():
-    found = workbench.advise("GPT-2 medium", "8x8 H100, 400 Gbit/s", limits=False)
-    assert found.best == () and "none of them" in str(found)
-    assert found.tested in str(found)
-    assert [row.technique for row in found.rows if isinstance(row.prediction, str)] == [
+    advice = workbench.advise("GPT-2 medium", "8x8 H100, 400 Gbit/s", limits=False)
+    assert advice.best == () and "none of them" in str(advice)
+    assert advice.tested in str(advice)
+    assert [row.technique for row in advice.rows if isinstance(row.prediction, str)] == [
         "activation_compression", "atp", "flextp", "sdpipe", "zen"
     ]  # fmt: skip
 
@@ -147,9 +147,9 @@ def test_a_combination_says_what_does_not_apply_or_how_they_work_together():
 
 def test_slow_links_make_compression_pay():
     asked = ask("GPT-2", "8x8 H100, 10 Gbit/s")
-    found = predict("cupcake", asked)
-    assert found.gain > PAYS
-    assert found.ratio == pytest.approx(1 - asked.computation_s / found.without_s)
+    prediction = predict("cupcake", asked)
+    assert prediction.gain > PAYS
+    assert prediction.ratio == pytest.approx(1 - asked.computation_s / prediction.without_s)
 
 
 @pytest.mark.parametrize(
@@ -212,8 +212,8 @@ def test_the_limit_agrees_with_a_scan(technique, asked):
     for factor in (0.5, 0.9, 1.1, 2.0):
         value = limit.value * factor
         if decider.low <= value <= decider.high:
-            found = predict(technique, asked.changed(decider.name, value))
-            assert (found.gain >= PAYS) == ((factor < 1) == limit.pays_below), (factor, found)
+            prediction = predict(technique, asked.changed(decider.name, value))
+            assert (prediction.gain >= PAYS) == ((factor < 1) == limit.pays_below), (factor, prediction)
 
 
 def test_a_recorded_error_makes_the_gain_an_interval():
@@ -231,8 +231,8 @@ def test_a_recorded_error_makes_the_gain_an_interval():
 
 
 def test_errors_and_regimes_are_those_of_the_records():
-    found, folder = evidence(), Project().reproductions
-    assert found.keys() == PREDICTIONS.keys()
+    by_technique, folder = evidence(), Project().reproductions
+    assert by_technique.keys() == PREDICTIONS.keys()
     rows = json.loads((folder / "zen/recorded/laptop/crossover/measured.json").read_text())["values"]
     rows = [row for row in rows if row["quantity"] == "measured_over_predicted"]
     ratios = {
@@ -240,10 +240,10 @@ def test_errors_and_regimes_are_those_of_the_records():
         for scheme in ("AGsparse", "Zen")
     }  # fmt: skip
     factors = [ratios["AGsparse"][density] / ratio for density, ratio in ratios["Zen"].items()]
-    assert found["zen"].missed == pytest.approx((min(factors), max(factors)))
-    assert found["sdpipe"].missed is None
-    assert all(one.lost and "not recorded" not in one.lost and one.items for one in found.values())
-    assert {name for name, one in found.items() if one.missed} == {
+    assert by_technique["zen"].missed == pytest.approx((min(factors), max(factors)))
+    assert by_technique["sdpipe"].missed is None
+    assert all(record.lost and "not recorded" not in record.lost and record.items for record in by_technique.values())
+    assert {name for name, record in by_technique.items() if record.missed} == {
         "activation_compression", "cupcake", "espresso", "flextp", "zen"
     }  # fmt: skip
 

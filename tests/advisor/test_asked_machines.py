@@ -25,11 +25,11 @@ def written(tmp_path, text):
 
 def test_a_file_changes_links_of_a_line_of_text_with_start_ups_that_the_planners_then_take(tmp_path):
     lines = f"machines = '{TEXT}'\nnetwork = {{gbit_per_s = 320, latency_us = 20}}"
-    found, plain = machines_of(written(tmp_path, lines)), preset(TEXT)
-    assert (found.network.bandwidth_bytes_per_s, found.network.latency_s) == (40e9, pytest.approx(20e-6))
-    assert (found.host, found.storage, found.num_hosts) == (plain.host, plain.storage, 2)
-    ours, assumed = ask("GPT-2", found).cluster, ask("GPT-2", plain).cluster
-    assert (ours.inter, ours.intra) == (found.network, assumed.intra)
+    changed, plain = machines_of(written(tmp_path, lines)), preset(TEXT)
+    assert (changed.network.bandwidth_bytes_per_s, changed.network.latency_s) == (40e9, pytest.approx(20e-6))
+    assert (changed.host, changed.storage, changed.num_hosts) == (plain.host, plain.storage, 2)
+    ours, assumed = ask("GPT-2", changed).cluster, ask("GPT-2", plain).cluster
+    assert (ours.inter, ours.intra) == (changed.network, assumed.intra)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_on_two_machines_the_network_is_the_link_that_the_ranks_of_a_machine_sha
 def measured_on(names):
     """Measure as if each rank were on the machine of its name; return the refusal."""
     gathered = dist.all_gather_object
-    dist.all_gather_object = lambda found, own: found.__setitem__(slice(None), names)
+    dist.all_gather_object = lambda objects, _: objects.__setitem__(slice(None), names)
     try:
         machines_of("measured")
     except ValueError as error:

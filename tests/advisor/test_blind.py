@@ -26,9 +26,9 @@ def values_of(rows):
 def test_the_draw_is_of_the_seed_and_has_the_kinds_in_turns():
     settings = blind.draw(30, 0)
     assert settings == blind.draw(30, 0) != blind.draw(30, 1)
-    assert [one.kind for one in settings] == [[*KINDS][number % 7] for number in range(30)]
-    assert {one.num_hosts for one in settings if one.kind == "gradients"} <= {2, 4}
-    assert all((one.link is None) == (one.kind in ("pipelines", "tensors", "failures")) for one in settings)
+    assert [setting.kind for setting in settings] == [[*KINDS][number % 7] for number in range(30)]
+    assert {setting.num_hosts for setting in settings if setting.kind == "gradients"} <= {2, 4}
+    assert all((setting.link is None) == (setting.kind in ("pipelines", "tensors", "failures")) for setting in settings)
     assert blind.draw(2, 0) == settings[:2]
 
 
@@ -48,10 +48,10 @@ def test_regrets_and_errors_are_those_worked_by_hand():
     assert [row["value"] for row in rows if row["quantity"] == "plain_regret"] == pytest.approx([0, 140])
     errors = [row["value"] for row in rows if row["quantity"] == "error"]
     assert errors == pytest.approx([0, 0, -30, -50, -100 / 3, 40])
-    found = values_of(rows)
-    assert found["median_error"] == pytest.approx(median(map(abs, errors)))
-    assert (found["num_within"], found["share_within"], found["num_plain_within"]) == (1, 0.5, 1)
-    assert (found["largest_regret"], found["settings"]) == (pytest.approx(25), 2)
+    values = values_of(rows)
+    assert values["median_error"] == pytest.approx(median(map(abs, errors)))
+    assert (values["num_within"], values["share_within"], values["num_plain_within"]) == (1, 0.5, 1)
+    assert (values["largest_regret"], values["settings"]) == (pytest.approx(25), 2)
 
 
 def test_a_setting_without_a_prediction_counts_as_missed(monkeypatch):
@@ -78,7 +78,7 @@ def test_what_was_changed_after_the_seal_is_refused():
 
 
 def test_the_first_page_and_the_advice_say_what_the_blind_test_came_to():
-    (item,) = (one for one in load_catalogue(Project()) if one.id == ADVICE)
+    (item,) = (item for item in load_catalogue(Project()) if item.id == ADVICE)
     names = {"settings": 30, "num_within": 26, "num_plain_within": 18, "median_error": 12.4}
     run = BestRun(item=item, run="", record=None, verdicts=())
     assert "not tested blind yet" in advice_tested({ADVICE: run}) == advice_tested({})
@@ -102,7 +102,7 @@ SMALL = {
 def test_on_real_ranks_every_scheme_is_predicted_and_then_measured(kind, monkeypatch):
     monkeypatch.setattr(blind, "ITERATIONS", 16)
     monkeypatch.setattr(blind, "RUNS", 1)
-    setting = next(one for one in blind.draw(7) if one.kind == kind)
+    setting = next(drawn for drawn in blind.draw(7) if drawn.kind == kind)
     setting = replace(setting, gigabits_per_s=5.0 if setting.link else 0.0, sizes=SMALL.get(kind, setting.sizes))
     predicted = blind.predict(setting)
     measured = blind.measure(setting, predicted, 6)

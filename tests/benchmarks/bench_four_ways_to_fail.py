@@ -248,17 +248,17 @@ def four_ways() -> list[BenchmarkRow]:
             installed[f"{name} {version}"] = script
         except importlib.metadata.PackageNotFoundError:
             rows.append(BenchmarkRow(name=f"{name}: not installed", figure=math.nan, unit=""))
-    found: dict[tuple[str, str], list[tuple[float, float, int]]] = {}
+    trials: dict[tuple[str, str], list[tuple[float, float, int]]] = {}
     for name, way in [*itertools.product(installed, WAYS)] * NUM_TRIALS:
-        found.setdefault((name, way), []).append(measure(installed[name], way))
+        trials.setdefault((name, way), []).append(measure(installed[name], way))
     for name in installed:
-        starts = [start_s for way in WAYS for start_s, _, _ in found[name, way]]
+        starts = [start_s for way in WAYS for start_s, _, _ in trials[name, way]]
         rows.append(BenchmarkRow(name=f"{name}: 4 ranks ready", figure=median(starts), unit="s"))
         for way, words in WAYS.items():
-            seconds = median([seconds for _, seconds, _ in found[name, way] if not math.isnan(seconds)] or [math.nan])
+            seconds = median([seconds for _, seconds, _ in trials[name, way] if not math.isnan(seconds)] or [math.nan])
             asked = {"asked": f"at most {ASKED_S:g} s", "holds": seconds <= ASKED_S} if "workbench" in name else {}
             rows.append(BenchmarkRow(name=f"{name}: {words}", figure=seconds, unit="s", **asked))
-        left = max(left for _, _, left in found[name, "owner"])
+        left = max(left for _, _, left in trials[name, "owner"])
         rows.append(BenchmarkRow(name=f"{name}: processes left", figure=left, unit="processes"))
     return rows
 

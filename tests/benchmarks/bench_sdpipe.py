@@ -18,18 +18,18 @@ def signals() -> list[BenchmarkRow]:
     rows = []
     for num_pipelines, window_s in ((4, 0.0), (16, 0.0), (16, 0.01), (1024, 0.01)):
         scheduler, draw = Scheduler(4, num_pipelines, 10, window_s), random.Random(0)
-        free, now_s, told, began_s = [(s, w) for s in range(4) for w in range(num_pipelines)], 0.0, 0, time.monotonic()
-        while told < NUM_SIGNALS:
+        free, now_s, sent, began_s = [(s, w) for s in range(4) for w in range(num_pipelines)], 0.0, 0, time.monotonic()
+        while sent < NUM_SIGNALS:
             if free:
                 place = draw.randrange(len(free))
                 free[place], free[-1] = free[-1], free[place]
-                formed, told = scheduler.signal(*free.pop(), now_s), told + 1
+                formed, sent = scheduler.signal(*free.pop(), now_s), sent + 1
             else:
                 now_s = scheduler.next_deadline_s()
                 formed = scheduler.expire(now_s)
             now_s += 0.004 / num_pipelines
             free += [(group.stage, worker) for group in formed for worker in group.members]
-        rate = told / (time.monotonic() - began_s)
+        rate = sent / (time.monotonic() - began_s)
         asked = {"asked": f"at least {LEAST_RATE:,}", "holds": rate >= LEAST_RATE}
         rows.append(BenchmarkRow(name=f"4 x {num_pipelines}, T = {window_s:g} s", figure=rate, unit="1/s", **asked))
     return rows

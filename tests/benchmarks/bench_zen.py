@@ -21,9 +21,9 @@ def sums(gigabits_per_s: float = 1.0) -> list[BenchmarkRow]:
     setting = measured.Setting(gigabits_per_s=gigabits_per_s)
     timed = measured.time_densities(setting, DENSITIES, NUM_ELEMENTS, TURNS)
     predicted_s = measured.predicted_s(setting, DENSITIES, NUM_ELEMENTS)
-    found, rows, num_cores = measured.scheme_rows(timed, "density", predicted_s), [], os.cpu_count() or 1
+    of_schemes, rows, num_cores = measured.scheme_rows(timed, "density", predicted_s), [], os.cpu_count() or 1
     for share in DENSITIES:
-        of = [row for row in found if row.get("density") == share]
+        of = [row for row in of_schemes if row.get("density") == share]
         (over,) = (r["value"] for r in of if r["quantity"] == "measured_over_predicted" and r["scheme"] == "Zen")
         asked = {"asked": f"at most {MOST_OVER_BYTES:g}", "holds": over <= MOST_OVER_BYTES}
         rows.append(BenchmarkRow(name=f"{share:.0%} not zero, over its bytes", figure=over, unit="x", **asked))

@@ -86,8 +86,8 @@ def test_a_reset_brings_the_first_picture_back_and_a_saved_notebook_opens_with_t
         assert page.get_by_text("Error displaying widget").count() == 0
         controls = page.locator(".workbench-explorer").get_by_role("button", name="cut")
         expect(controls.first).to_be_hidden()  # no dead control, no broken link
-        told = "one => getComputedStyle(one, '::before').content"
-        assert page.locator(".workbench-explorer").evaluate(told) == '"Run this cell to move its controls."'
+        content = "one => getComputedStyle(one, '::before').content"
+        assert page.locator(".workbench-explorer").evaluate(content) == '"Run this cell to move its controls."'
         is_marked = "one => getComputedStyle(one, '::before').display != 'none'"
         assert page.locator(".workbench-figure").evaluate(is_marked) is False
 
@@ -104,7 +104,7 @@ def test_cancel_works_while_the_call_runs_and_leaves_no_rank(folders, page, tmp_
         expect(bar).to_contain_text("of 1000 steps, loss", timeout=60_000)
         page.screenshot(path=tmp_path / "running.png")
         of_ranks = [
-            own for own in psutil.Process().children(recursive=True) if "fork_server" in " ".join(own.cmdline())
+            child for child in psutil.Process().children(recursive=True) if "fork_server" in " ".join(child.cmdline())
         ]
         bar.get_by_role("button", name="Cancel").click()
         page.get_by_text("The call has ended, and its ranks with it.").wait_for(timeout=10_000)
@@ -132,7 +132,7 @@ def checkout(tmp_path):
 
 def test_make_lab_leaves_the_repository_clean_and_its_terminal_finds_the_command(checkout, page, tmp_path):  # noqa: F811
     (tmp_path / "home").mkdir()
-    found = checkout / "results" / "found"
+    output = checkout / "results" / "found"
     command = ["make", "lab", f"BIN={Path(sys.executable).parent}", f"READY={checkout / 'ready'}"]
     with running_lab(checkout, tmp_path / "home", command) as lab:
         open_notebook(page, lab.page("results/lab/cupcake/lesson.ipynb"))
@@ -146,8 +146,8 @@ def test_make_lab_leaves_the_repository_clean_and_its_terminal_finds_the_command
         page.locator(".lm-Menu-itemLabel", has_text="Terminal").first.click()
         page.locator(".jp-Terminal .xterm-helper-textarea").wait_for(state="attached")
         deadline_s = time.monotonic() + 60
-        while not (found.exists() and found.read_text()) and time.monotonic() < deadline_s:
-            page.keyboard.type(f"command -v workbench > {found}\n")  # lost while the shell starts
+        while not (output.exists() and output.read_text()) and time.monotonic() < deadline_s:
+            page.keyboard.type(f"command -v workbench > {output}\n")  # lost while the shell starts
             time.sleep(2)
         page.screenshot(path=tmp_path / "terminal.png")
-        assert Path(found.read_text().strip()).parent == Path(sys.executable).parent
+        assert Path(output.read_text().strip()).parent == Path(sys.executable).parent

@@ -22,12 +22,12 @@ GROUPS = {"install": ("all",), "groups": ("all", "browser", "course", "dev", "et
 @functools.cache
 def pins(name: str) -> dict[str, Requirement]:
     """Return the pins of a file by package; each must have hashes."""
-    found = {}
+    by_package = {}
     for block in re.split(r"\n(?! )", (ROOT / "locked" / f"{name}.txt").read_text().strip())[1:]:
         pin, *hashes = block.replace("\\", "").splitlines()
         assert hashes and all(re.fullmatch(r"    --hash=sha256:[0-9a-f]{64} *", line) for line in hashes), pin
-        found[canonicalize_name(Requirement(pin).name)] = Requirement(pin)
-    return found
+        by_package[canonicalize_name(Requirement(pin).name)] = Requirement(pin)
+    return by_package
 
 
 def test_the_locked_pins_are_those_of_the_constraints():

@@ -62,7 +62,7 @@ def expected(collective: Collective, num_ranks: int, num_elements: int, element_
     size = {"message_bytes": num_elements * element_bytes, "element_bytes": element_bytes}
     payload = cluster.collective_bytes(collective, algorithm, num_ranks, **size).by_rank
     headers = cluster.gloo_header_bytes(collective, num_ranks, **size)
-    return [own + extra for own, extra in zip(payload, headers, strict=True)]
+    return [payload_bytes + header_bytes for payload_bytes, header_bytes in zip(payload, headers, strict=True)]
 
 
 @pytest.mark.parametrize("num_ranks", [4, 3])

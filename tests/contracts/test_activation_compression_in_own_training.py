@@ -534,13 +534,13 @@ def late(wrap):
     ],
 )
 def test_learned_codes_that_came_after_the_wrapper_are_refused(wrap, said, pools):
-    def told():
+    def refused():
         try:
             late(wrap)
         except (ValueError, RuntimeError) as error:
             return f"{type(error).__name__}: {error}"
 
-    for message in pools(2).run(tidy, told):
+    for message in pools(2).run(tidy, refused):
         assert re.search(said, message)
 
 

@@ -98,7 +98,7 @@ EXERCISES = [(path, exercise) for path in LESSONS for exercise in of_lesson(path
 
 @pytest.mark.usefixtures("_warm_ranks")
 @pytest.mark.parametrize(
-    ("path", "exercise"), EXERCISES, ids=[f"{path.parent.name}-{one.name}" for path, one in EXERCISES]
+    ("path", "exercise"), EXERCISES, ids=[f"{path.parent.name}-{exercise.name}" for path, exercise in EXERCISES]
 )
 def test_each_solution_passes_the_check_of_its_lesson_and_each_stub_is_no_answer(path, exercise):
     names = {}

@@ -20,9 +20,9 @@ def test_counts_are_logarithms_and_what_is_missing_or_negative_is_0(tmp_path, mo
     columns |= {f"C{place}": ["0000000a", None] for place in range(1, 27)}
     columns["I2"] = [-2, 0]
     parquet.write_table(pa.table(columns), tmp_path / "train.parquet")
-    found = Found(paths=(tmp_path / "train.parquet",), kind=SourceKind.WORKBENCH_DATA, sha256="")
+    resolved = Found(paths=(tmp_path / "train.parquet",), kind=SourceKind.WORKBENCH_DATA, sha256="")
     monkeypatch.setenv("WORKBENCH_DATA", str(tmp_path))
-    monkeypatch.setattr(criteo, "resolve", lambda name, split: found)
+    monkeypatch.setattr(criteo, "resolve", lambda name, split: resolved)
     dataset = criteo.load("train")
     assert dataset.numbers[0].tolist() == [0.0] * 13 and dataset.numbers[1, 1] == 0
     assert dataset.numbers[1, [0, 2, 12]] == pytest.approx(np.log([3, 3, 3]))

@@ -136,12 +136,12 @@ def test_labels_follow_the_rules_of_their_task():
     sentiment = stand_in.glue_columns("sst2", ("sentence",), "validation")
     for sentence, label in zip(sentiment["sentence"], sentiment["label"], strict=True):
         assert sentence.split()[1] in (stand_in.GOOD if label else stand_in.BAD)  # the adjective
-    for one, two, score in pairs_of("stsb"):
-        shared = sum(a == b for a, b in zip(one.split(), two.split(), strict=True)) - 2  # "the" stands twice in each
+    for left, right, score in pairs_of("stsb"):
+        shared = sum(a == b for a, b in zip(left.split(), right.split(), strict=True)) - 2  # "the" stands twice in each
         assert score == 5 * shared / 4
-    for one, two, label in pairs_of("mrpc"):  # paraphrases differ by synonyms only
-        reworded = " ".join(stand_in.SYNONYMS.get(word, word) for word in one.split())
-        assert (two == reworded) == bool(label)
+    for left, right, label in pairs_of("mrpc"):  # paraphrases differ by synonyms only
+        reworded = " ".join(stand_in.SYNONYMS.get(word, word) for word in left.split())
+        assert (right == reworded) == bool(label)
 
 
 def test_generated_rows_are_the_same_on_every_machine():

@@ -77,8 +77,8 @@ def test_a_watched_chunk_computes_three_times_around_two_messages_of_its_own(poo
 def terms(h, d1, d2, b1, b2, swapped=False, crossed=False, always=False, six=False):
     n1, n2 = (d2, d1) if crossed else (d1, d2)
     first, second = (6 if six else 7) * h / n1 / b2, 2 * h / n2 / b1
-    found = (first if d2 > 1 or always else 0, second if d1 > 1 or always else 0)
-    return found[::-1] if swapped else found
+    times = (first if d2 > 1 or always else 0, second if d1 > 1 or always else 0)
+    return times[::-1] if swapped else times
 
 
 @pytest.mark.parametrize("mistakes", [(), *[(name,) for name in lesson.TERM_HINTS], ("crossed", "always")])
@@ -94,7 +94,7 @@ def test_a_readers_crossing_is_checked_and_usual_mistakes_get_their_hints():
 
     wrong = (lambda *a: 1 / right(*a), lambda h, d1, d2: 3.5 / d1, lambda h, *mesh: h * right(h, *mesh), lambda *a: 3.0)
     assert lesson.check_crossing(right).standing is Standing.RIGHT
-    texts = [lesson.check_crossing(one).text for one in wrong]
+    texts = [lesson.check_crossing(answer).text for answer in wrong]
     hints = [[hint for hint in lesson.CROSSING_MISTAKES if hint in text] for text in texts]
     assert hints == [*([hint] for hint in lesson.CROSSING_MISTAKES), []]
 

@@ -46,18 +46,18 @@ def means(gradients, fusion, factor=2, group=lambda fusion: fusion, flat=False):
     """The ranks' gradients are 1, 2 and 3 times 1, 10, 100 and 1000: their means are 2 times as much."""
     for _ in group(fusion):
         dist.all_reduce(torch.zeros(1))
-    found = [torch.full_like(gradient, factor * 10.0**at) for at, gradient in enumerate(gradients)]
-    return [one.flatten() for one in found] if flat else found
+    averages = [torch.full_like(gradient, factor * 10.0**at) for at, gradient in enumerate(gradients)]
+    return [average.flatten() for average in averages] if flat else averages
 
 
-def own(gradients, fusion):
+def unchanged(gradients, fusion):
     return gradients
 
 
 MEANS = [
     (means, None),
     (partial(means, factor=6), "sum"),
-    (own, "own"),
+    (unchanged, "own"),
     (partial(means, group=lambda fusion: range(4)), "layer-wise"),
     (partial(means, group=lambda fusion: "1"), "one group"),
     (partial(means, flat=True), "flat"),

@@ -86,11 +86,11 @@ def test_a_readers_bytes_are_checked_and_usual_mistakes_get_their_hint(sent_byte
 
 def placed(begin):
     def spans(ready, option, free):
-        found = [(ready, ready)]
+        scheduled = [(ready, ready)]
         for resource, slots in option:
-            start = begin(ready, found[-1][1], free[resource])
-            found.append((start, start + slots))
-        return found[1:]
+            start = begin(ready, scheduled[-1][1], free[resource])
+            scheduled.append((start, start + slots))
+        return scheduled[1:]
 
     return spans
 

@@ -101,9 +101,9 @@ def test_recorded_reductions_on_real_ranks_give_sums_bytes_and_their_order_of_ac
     assert torch.allclose(plain[1].total, parts[0] + parts[1])
     assert torch.allclose(coded[1].total, code(parts[0] + parts[1]).detach(), atol=1e-6)
     assert torch.equal(kept[1].total, top(parts[0]) + top(parts[1]))
-    assert [found[0].message_bytes for found in (plain, coded, kept)] == [16 * 8 * 4, 16 * 2 * 4, 4 * (4 + 8)]
+    assert [on_ranks[0].message_bytes for on_ranks in (plain, coded, kept)] == [16 * 8 * 4, 16 * 2 * 4, 4 * (4 + 8)]
     assert [action.kind for action in kept[0].actions] == [Kind.ENCODE, Kind.COMMUNICATE, Kind.DECODE]
-    assert {action.resource for found in kept for action in found.actions} == {"rank 0", "rank 1"}
+    assert {action.resource for reduction in kept for action in reduction.actions} == {"rank 0", "rank 1"}
 
 
 def test_the_error_path_says_which_layers_and_refuses_those_that_are_not_there():
@@ -131,11 +131,11 @@ def test_it_begins_at_the_papers_machine_where_compression_pays():
 
 def test_your_own_numbers_are_among_the_choices_and_chosen():
     link = Link(bandwidth_bytes_per_s=1.23e8, latency_s=1e-4)
-    mine = cost.FittedMachine(name="mine", source="a test", flops_per_s=3.21e10, link=link)
-    explorer = lesson.explore_break_even(mine)
+    machine = cost.FittedMachine(name="mine", source="a test", flops_per_s=3.21e10, link=link)
+    explorer = lesson.explore_break_even(machine)
     assert (explorer.values["flops_per_s"], explorer.values["bandwidth_bytes_per_s"]) == (3.21e10, 1.23e8)
     setting = cost.Setting(method="A2", tp=4, pp=1)
-    assert explorer.result.speedup == pytest.approx(cost.speedup_at(mine, setting, 1.23e8))
+    assert explorer.result.speedup == pytest.approx(cost.speedup_at(machine, setting, 1.23e8))
 
 
 def test_the_break_even_follows_the_costs_of_encoding():

@@ -94,8 +94,8 @@ def test_the_picture_is_given_as_svg_and_pdf_until_it_changes():
     *_, export = shown.widget.children[-3].children[:2]
     export.click()
     links = shown.widget.children[-3].children[2].value
-    found = dict(re.findall(r'download="picture.(\w+)" href="data:[^;]+;base64,([^"]+)"', links))
-    assert base64.b64decode(found["svg"]).startswith(b"<?xml") and base64.b64decode(found["pdf"]).startswith(b"%PDF")
+    files = dict(re.findall(r'download="picture.(\w+)" href="data:[^;]+;base64,([^"]+)"', links))
+    assert base64.b64decode(files["svg"]).startswith(b"<?xml") and base64.b64decode(files["pdf"]).startswith(b"%PDF")
     shown.set(factor=3)
     assert shown.widget.children[-3].children[2].value == ""
 
@@ -118,9 +118,9 @@ def test_a_control_that_leaves_the_picture_as_it_is_is_named_when_moved():
 
 
 def test_with_a_quick_effect_controls_without_one_are_named_before_they_are_moved():
-    told = explorer(lambda factor, base: factor * base if base == 10 else 0, effect=lambda result: result)
-    assert told.status == "the product is 20"
-    assert told.set(base=100).status == "the product is 0. No effect at these settings: factor."
+    shown = explorer(lambda factor, base: factor * base if base == 10 else 0, effect=lambda result: result)
+    assert shown.status == "the product is 20"
+    assert shown.set(base=100).status == "the product is 0. No effect at these settings: factor."
 
 
 def test_help_labels_and_stable_classes_are_in_the_widgets():

@@ -88,12 +88,12 @@ def watched():
 def test_watched_ranks_agree_on_every_plan_and_their_actions_fill_the_iteration(pools):
     iterations = list(zip(*pools(2).run(watched), strict=True))
     assert len(iterations) == NUM_ITERATIONS
-    assert all(one.plan == other.plan and one.loss == other.loss for one, other in iterations)
+    assert all(first.plan == second.plan and first.loss == second.loss for first, second in iterations)
     assert iterations[0][0].plan.is_plain
     assert iterations[-1][0].plan.ranks[1].dropped > 0
     timeline = lesson.iteration_timeline(iterations[0])
-    for number, each in enumerate(iterations[0]):
-        assert timeline.total_s(resource=f"rank {number}") == pytest.approx(each.duration_s)
+    for number, on_rank in enumerate(iterations[0]):
+        assert timeline.total_s(resource=f"rank {number}") == pytest.approx(on_rank.duration_s)
 
 
 def test_a_rank_waits_in_an_all_reduce_until_the_last_one_has_come_and_then_transfers():

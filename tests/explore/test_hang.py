@@ -98,6 +98,6 @@ def rank_1_leaves():
 def test_who_waits_names_the_rank_that_has_returned_and_the_line_on_which_others_wait(pools):
     with pytest.raises(RankFailed) as failed:
         pools(3).run(rank_1_leaves, timeout_s=4.0)
-    found = hang.who_waits(failed.value, 3)
-    assert found.state.tolist() == ["waits in barrier", "has returned", "waits in barrier"]
-    assert found.line.tolist() == ["dist.barrier()", "", "dist.barrier()"]
+    waiting = hang.who_waits(failed.value, 3)
+    assert waiting.state.tolist() == ["waits in barrier", "has returned", "waits in barrier"]
+    assert waiting.line.tolist() == ["dist.barrier()", "", "dist.barrier()"]

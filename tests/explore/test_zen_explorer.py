@@ -37,9 +37,9 @@ def test_a_readers_bitmap_is_checked_and_usual_mistakes_get_their_hint(mistake, 
 
 
 def test_schemes_on_real_ranks_give_the_dense_sum():
-    found = lesson.compare_on_ranks(num_ranks=2, num_rows=200, width=4, words=30)
-    assert found["equal"].all()
-    assert found.loc["Dense", "sent, kB"] == 200 * 4 * 4 / 1e3
+    table = lesson.compare_on_ranks(num_ranks=2, num_rows=200, width=4, words=30)
+    assert table["equal"].all()
+    assert table.loc["Dense", "sent, kB"] == 200 * 4 * 4 / 1e3
 
 
 # Rank 0 has 1 + i at the indices 0, 1, 2, 3, 4, 9, 17 and 22, rank 2 a hundred times as much at 0, 2, 9, 12, 17 and 23.
@@ -51,8 +51,8 @@ def by_hand(indices, values, servers, size, exchange):
     return [total * (server == dist.get_rank()) for total, server in zip(DENSE, home, strict=True)]
 
 
-def pushed(indices, values, servers, size, exchange, where=lambda servers, indices, one: servers == one, add=True):
-    messages = [(indices[own], values[own]) for own in (where(servers, indices, server) for server in range(3))]
+def pushed(indices, values, servers, size, exchange, where=lambda servers, indices, rank: servers == rank, add=True):
+    messages = [(indices[mask], values[mask]) for mask in (where(servers, indices, server) for server in range(3))]
     sums = torch.zeros(size)
     for indices, values in exchange(messages):
         sums[indices] = sums[indices] + values if add else values

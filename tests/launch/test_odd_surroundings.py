@@ -46,14 +46,14 @@ def program(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "under_tether", "gone"),
+    ("words", "under_tether", "deleted"),
     [("<&-", False, []), ("<&- >&- 2>&-", False, []), ("<&- >&- 2>&-", True, ["gone"])],
     ids=["no input", "no streams", "no streams of a tether and no folder"],
 )
 def test_ranks_work_where_standard_streams_are_closed_and_in_a_deleted_folder(
-    program, tmp_path, words, under_tether, gone
+    program, tmp_path, words, under_tether, deleted
 ):
-    command = [*program, *(str(tmp_path / name) for name in gone)]
+    command = [*program, *(str(tmp_path / name) for name in deleted)]
     shell = ["sh", "-c", f'exec "$@" {words}', "sh", *(tethered(command, os.getpid()) if under_tether else command)]
     done = subprocess.run(shell, env=own_environment(), capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stderr

@@ -139,7 +139,7 @@ def test_a_hang_names_the_rank_that_others_wait_for_and_shows_where(ranks, monke
     assert "in hang" in first.traceback
     assert sorted(failure.rank for failure in others) == [0, 2]  # both are asked at once
     expected = "did not answer within 6 s because it waits for another rank"
-    assert [failure.message for failure in others] == [expected, expected], [one.traceback for one in others]
+    assert [failure.message for failure in others] == [expected, expected], [failure.traceback for failure in others]
 
 
 def test_a_fork_server_that_does_not_answer_is_killed_and_the_next_run_starts_another(monkeypatch):

@@ -135,8 +135,8 @@ def test_a_started_run_can_be_waited_for_and_awaited(ranks):
 
 def test_ranks_run_in_the_environment_that_records_copy(ranks):
     names = list(rank_environment())
-    own = lambda: ({name: os.environ[name] for name in names}, torch.get_num_threads())  # noqa: E731
-    assert ranks.run(own) == [(rank_environment(), 1)] * 4
+    surroundings = lambda: ({name: os.environ[name] for name in names}, torch.get_num_threads())  # noqa: E731
+    assert ranks.run(surroundings) == [(rank_environment(), 1)] * 4
 
 
 def test_ranks_draw_different_numbers_from_numpy_and_the_same_from_torch(ranks):

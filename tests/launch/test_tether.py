@@ -89,10 +89,10 @@ def test_a_command_that_does_not_exist_is_named(capfd):
 
 
 def test_nothing_is_started_for_an_owner_that_is_gone(tmp_path):
-    gone = subprocess.Popen(["true"])
-    gone.wait()
+    owner = subprocess.Popen(["true"])
+    owner.wait()
     mark = tmp_path / "mark"
-    subprocess.Popen(tethered(["touch", str(mark)], gone.pid)).wait(20)
+    subprocess.Popen(tethered(["touch", str(mark)], owner.pid)).wait(20)
     assert not mark.exists()
 
 

@@ -22,11 +22,11 @@ def ids() -> torch.Tensor:
 
 
 def pairs(model, plain):
-    """Give each parameter of `transformers`, the same parameter here, and whether theirs is transposed."""
-    theirs = plain.transformer
-    yield from ((theirs.wte.weight, model.word.weight, False), (theirs.wpe.weight, model.position.weight, False))
-    modules = [(theirs.ln_f, model.norm, False)]
-    for block, their_block in zip(model.blocks, theirs.h, strict=True):
+    """Give each parameter of `transformers`, the same parameter here, and whether the former is transposed."""
+    body = plain.transformer
+    yield from ((body.wte.weight, model.word.weight, False), (body.wpe.weight, model.position.weight, False))
+    modules = [(body.ln_f, model.norm, False)]
+    for block, their_block in zip(model.blocks, body.h, strict=True):
         parts = [(ours, name, False) for ours, name in NORMS.items()] + [(*part, True) for part in LINEARS.items()]
         modules += [(their_block.get_submodule(name), getattr(block, ours), turned) for ours, name, turned in parts]
     for their_module, module, is_transposed in modules:
@@ -38,16 +38,16 @@ def test_logits_loss_and_all_gradients_equal_those_of_transformers_with_the_same
     plain, model = hugging_face_model(), GPT2(GPT2Config.tiny(dropout=0.0))
     assert len(list(pairs(model, plain))) == len(list(model.parameters())) == len(list(plain.parameters()))
     with torch.no_grad():
-        for theirs, ours, is_transposed in pairs(model, plain):
-            ours.copy_(theirs.T if is_transposed else theirs)
+        for source, parameter, is_transposed in pairs(model, plain):
+            parameter.copy_(source.T if is_transposed else source)
     expected, loss = plain(ids(), labels=ids()), model(ids(), ids())
     torch.testing.assert_close(model(ids()), expected.logits, rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(loss, expected.loss, rtol=1e-5, atol=1e-6)
     expected.loss.backward()
     loss.backward()
-    for theirs, ours, is_transposed in pairs(model, plain):
-        gradient = theirs.grad.T if is_transposed else theirs.grad
-        torch.testing.assert_close(ours.grad, gradient, rtol=1e-4, atol=1e-6)
+    for source, parameter, is_transposed in pairs(model, plain):
+        gradient = source.grad.T if is_transposed else source.grad
+        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-6)
 
 
 def test_no_position_looks_at_a_later_one_and_only_dropout_draws_from_the_global_generator():

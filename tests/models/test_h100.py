@@ -24,10 +24,10 @@ def test_an_unknown_model_is_named():
 
 
 def test_a_codec_is_profiled_by_size():
-    found = profile_codec(lambda: ErrorFeedback(EFSign()).for_site("a"), [64, 6400], device="cpu", runs=1)
-    assert [one.num_elements for one in found] == [64, 6400]
-    assert [one.payload_bytes for one in found] == [EFSign().encode(torch.randn(size)).num_bytes for size in (64, 6400)]
-    assert all(one.encode_s > 0 and one.decode_s > 0 for one in found)
+    times = profile_codec(lambda: ErrorFeedback(EFSign()).for_site("a"), [64, 6400], device="cpu", runs=1)
+    assert [row.num_elements for row in times] == [64, 6400]
+    assert [row.payload_bytes for row in times] == [EFSign().encode(torch.randn(size)).num_bytes for size in (64, 6400)]
+    assert all(row.encode_s > 0 and row.decode_s > 0 for row in times)
     with pytest.raises(ValueError, match=r"num_elements\[0\]"):
         profile_codec(lambda: RandomK(0.5), [0], device="cpu")
 

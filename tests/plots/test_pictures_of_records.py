@@ -40,20 +40,20 @@ def series_of(figure):
 
 def problems_of(figure):
     """What is wrong with the legends of a figure."""
-    names, looks, found = {}, {}, []
+    names, looks, problems = {}, {}, []
     legends = {ax: [*figure.legends, *([ax.get_legend()] if ax.get_legend() else [])] for ax in figure.axes}
     series = list(series_of(figure))
     for ax, label, look in series:
         if sum(other is ax for other, *_ in series) == 1 and label.startswith("_"):
             continue  # the only one of its axes needs no name
         if label not in [text.get_text() for legend in legends[ax] for text in legend.get_texts()]:
-            found.append(f"{label} is in no legend")
+            problems.append(f"{label} is in no legend")
         if names.setdefault(look, label) != label:
-            found.append(f"{label} looks like {names[look]}")
+            problems.append(f"{label} looks like {names[look]}")
         if looks.setdefault(label, look) != look:
-            found.append(f"{label} has two looks")
+            problems.append(f"{label} has two looks")
     texts = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
-    return found + [f"{text} is in the legend twice" for text in set(texts) if texts.count(text) > 1]
+    return problems + [f"{text} is in the legend twice" for text in set(texts) if texts.count(text) > 1]
 
 
 TECHNIQUES = ("atp", "cupcake", "espresso", "flextp", "gemini", "sdpipe", "zen")

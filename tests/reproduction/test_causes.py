@@ -42,7 +42,7 @@ def folder(toy):
     return path
 
 
-def found(folder, text, claims=(SPEEDUP, LIMIT, CLOSE, ORDER)):
+def off_claims(folder, text, claims=(SPEEDUP, LIMIT, CLOSE, ORDER)):
     (folder / "causes.csv").write_text(HEAD + text)
     rows = read_rows(VALUES, "values")
     item = SimpleNamespace(id="toy/fig-1/measured", technique="toy", claims=claims)
@@ -52,14 +52,14 @@ def found(folder, text, claims=(SPEEDUP, LIMIT, CLOSE, ORDER)):
 
 def test_what_is_off_by_more_than_one_and_a_half_times_needs_a_cause_by_its_effect(folder):
     """The loss of 3.0 where at most 2.9 is stated disagrees, and is too close to need one."""
-    off = found(folder, "")
+    off = off_claims(folder, "")
     assert {name: off[name].times for name in off} == pytest.approx({"speedup": 5.0, "limit": 3.0, "order": 2.0})
     assert not any(case.is_explained for case in off.values())
 
 
 def test_a_cause_explains_if_the_number_after_it_is_at_least_twice_as_near_to_the_papers(folder):
     """2.3 is 0.2 from 2.5, 1.3 was 1.2; 2.5 is 1.5 above the limit, 3.0 was 2.0; old now takes twice the time."""
-    off = found(folder, REGIME + STEPS + STARTS)
+    off = off_claims(folder, REGIME + STEPS + STARTS)
     assert {name: off[name].after for name in off} == {"speedup": 2.3, "limit": 2.5, "order": 2.0}
     assert {name: off[name].is_explained for name in off} == {"speedup": True, "limit": False, "order": True}
     assert off["order"].ours == 0.5
@@ -67,7 +67,7 @@ def test_a_cause_explains_if_the_number_after_it_is_at_least_twice_as_near_to_th
 
 
 def test_an_intervention_that_is_not_recorded_explains_nothing(folder):
-    off = found(folder, REGIME.replace("slow links", "slower links"))
+    off = off_claims(folder, REGIME.replace("slow links", "slower links"))
     assert off["speedup"].after is None
     assert not off["speedup"].is_explained
 
@@ -85,7 +85,7 @@ def test_an_intervention_that_is_not_recorded_explains_nothing(folder):
 )
 def test_an_error_names_file_and_line(folder, row, rule):
     with pytest.raises(CatalogueError, match=rf"causes\.csv:\d: .*{rule}"):
-        found(folder, row)
+        off_claims(folder, row)
 
 
 def test_a_technique_without_the_file_has_no_causes(folder):

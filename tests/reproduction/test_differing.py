@@ -12,7 +12,7 @@ ID = "toy-sum/table-1/counted"
 HALF, LEAST = "A1 sends half", "A1 sends least"
 
 
-def found(held: ReportProject, before: str, after: str) -> list[Difference]:
+def compared(held: ReportProject, before: str, after: str) -> list[Difference]:
     items = {item.id: item for item in load_catalogue(held.project)}
     sets = [record_set(held.project, word) for word in (before, after)]
     return [difference for old, new in pairs(*sets) for difference in differences(held.project, items, old, new)]
@@ -28,19 +28,19 @@ def recorded(held: ReportProject, folder: str, **options) -> str:
 def test_verdicts_and_numbers_that_differ_are_told_with_their_intervals(held):
     before = recorded(held, "one", values={"A1": (1.0e6, 0.9e6, 1.1e6), "plain": (2.0e6, 1.9e6, 2.1e6)})
     after = recorded(held, "other", values={"A1": (1.2e6, 1.15e6, 1.25e6), "plain": (2.05e6, 1.95e6, 2.2e6)})
-    verdict, a1, plain = found(held, before, after)
+    verdict, a1, plain = compared(held, before, after)
     assert (verdict.what, verdict.name, verdict.before, verdict.after) == ("verdict", HALF, "agrees", "disagrees")
     assert (a1.name, a1.told_apart) == ("bytes method=A1", True)
     assert a1.after == {"value": 1.2e6, "low": 1.15e6, "high": 1.25e6, "unit": "bytes"}
     assert (plain.name, plain.told_apart) == ("bytes method=plain", False)  # 1.9 to 2.1 and 1.95 to 2.2
-    assert found(held, before, before) == []
-    assert found(held, f"{before}/laptop/{ID}/record.json", after) == [verdict, a1, plain]
+    assert compared(held, before, before) == []
+    assert compared(held, f"{before}/laptop/{ID}/record.json", after) == [verdict, a1, plain]
 
 
 def test_a_number_that_only_one_record_has_and_another_machine_are_differences(held):
     before = recorded(held, "one")
     after = recorded(held, "other", values={"A1": 1010000}, machine={"cpu": "Large processor"})
-    named = [(difference.what, difference.name, difference.after) for difference in found(held, before, after)]
+    named = [(difference.what, difference.name, difference.after) for difference in compared(held, before, after)]
     assert ("value", "bytes method=plain", None) in named and ("machine", "cpu", "Large processor") in named
     assert ("verdict", LEAST, "not run") in named
 
@@ -52,11 +52,11 @@ def test_recorded_runs_are_compared_between_commits_and_profiles(held):
         held.promoted(values={"A1": value, "plain": 2.0e6})
         subprocess.run([*git, "add", "-A"], check=True)
         subprocess.run([*git, "commit", "-qm", "Records"], check=True)
-    verdict, a1 = found(held, "HEAD~1", "HEAD")
+    verdict, a1 = compared(held, "HEAD~1", "HEAD")
     assert (verdict.before, verdict.after, a1.before["value"]) == ("agrees", "disagrees", 1.0e6)
-    assert found(held, "HEAD", "full") == []
+    assert compared(held, "HEAD", "full") == []
     held.promoted(profile="laptop", values={"A1": 1.0e6, "plain": 2.0e6})
-    assert found(held, "laptop", "full") == [verdict, a1]  # one profile on each side: paired by the item alone
+    assert compared(held, "laptop", "full") == [verdict, a1]  # one profile on each side: paired by the item alone
     with pytest.raises(UsageError, match="'HEAD~7' is no folder, no file, no commit and no profile"):
         record_set(held.project, "HEAD~7")
 

@@ -47,9 +47,9 @@ def test_trainings_are_compared_with_fp32_of_the_same_seed():
     results = [trained("DDP", 0, 8.0, [3.0, 1.0], 50.0), trained("FP16", 0, 4.0, [3.0, 1.0], 51.0)]
     results += [trained("Espresso, dgc", 0, 2.0, [1.0, 0.5], 49.0)]
     rows = [row for row in learning_rows(results, target=1.0) if row["variant"] == "Espresso, dgc"]
-    found = {row["quantity"]: row["value"] for row in rows}
-    assert (found["points_below"], found["speedup"], found["speedup_over_fp16"]) == (1.0, 4.0, 2.0)
-    assert found["target_speedup"] == 8.0  # 8 s beside 1 s
+    values = {row["quantity"]: row["value"] for row in rows}
+    assert (values["points_below"], values["speedup"], values["speedup_over_fp16"]) == (1.0, 4.0, 2.0)
+    assert values["target_speedup"] == 8.0  # 8 s beside 1 s
     assert not [row for row in learning_rows(results, target=0.1) if row["quantity"] == "target_speedup"]
 
 
@@ -70,8 +70,8 @@ def test_a_variant_is_compared_with_a_scheme_of_its_own_codec():
     results = [trained("DDP", 0, 8.0, [3.0], 50.0), trained("FP16", 0, 4.0, [3.0], 50.0)]
     results += [trained("HiPress, dgc", 0, 6.0, [3.0], 50.0), trained("HiPress, onebit", 0, 9.0, [3.0], 50.0)]
     rows = learning_rows([*results, trained("Cupcake, dgc", 0, 2.0, [3.0], 50.0)], 1.0, {"over_hipress": "HiPress"})
-    found = {row["variant"]: row["value"] for row in rows if row["quantity"] == "over_hipress"}
-    assert found["Cupcake, dgc"] == 3.0 and "DDP" not in found
+    gains = {row["variant"]: row["value"] for row in rows if row["quantity"] == "over_hipress"}
+    assert gains["Cupcake, dgc"] == 3.0 and "DDP" not in gains
 
 
 def test_every_scheme_is_trained_with_every_codec_for_every_seed():

@@ -85,13 +85,13 @@ def test_ranks_share_no_example_in_a_step_until_all_are_taken(offline):
 
 
 def test_a_draw_is_the_same_for_equal_seeds_and_another_in_another_step_or_for_another_seed(offline):
-    one, same, other = (EmbeddingTask("lstm", batch=4, seed=seed, size="tiny") for seed in (1, 1, 2))
+    task, same, other = (EmbeddingTask("lstm", batch=4, seed=seed, size="tiny") for seed in (1, 1, 2))
     for place in ((0, 0), (7, 5)):
-        for first, second in zip(one.draw(*place).inputs, same.draw(*place).inputs, strict=True):
+        for first, second in zip(task.draw(*place).inputs, same.draw(*place).inputs, strict=True):
             assert np.array_equal(first, second)
-    ids = one.draw(0, 0).inputs[0]
-    assert not torch.equal(ids, one.draw(0, 1).inputs[0]) and not torch.equal(ids, other.draw(0, 0).inputs[0])
-    assert all(map(torch.equal, one.module.parameters(), same.module.parameters()))
+    ids = task.draw(0, 0).inputs[0]
+    assert not torch.equal(ids, task.draw(0, 1).inputs[0]) and not torch.equal(ids, other.draw(0, 0).inputs[0])
+    assert all(map(torch.equal, task.module.parameters(), same.module.parameters()))
 
 
 test_unknown_tasks_and_sizes_and_a_momentum_are_refused = refusals(

@@ -15,11 +15,11 @@ INPUTS = {"num_bytes": 6.0, "rate": 2.0, "start_s": 1.0, "unused": 5.0}  # 1 + 6
 
 
 def test_an_elasticity_is_the_share_of_a_sums_part_and_negative_for_a_divisor():
-    found = {name: elasticity(time_s, INPUTS, name) for name in INPUTS}
-    assert found["num_bytes"] == pytest.approx(3 / 4, abs=1e-3)
-    assert found["rate"] == pytest.approx(-3 / 4, abs=1e-3)
-    assert found["start_s"] == pytest.approx(1 / 4, abs=1e-3)
-    assert found["unused"] == 0
+    elasticities = {name: elasticity(time_s, INPUTS, name) for name in INPUTS}
+    assert elasticities["num_bytes"] == pytest.approx(3 / 4, abs=1e-3)
+    assert elasticities["rate"] == pytest.approx(-3 / 4, abs=1e-3)
+    assert elasticities["start_s"] == pytest.approx(1 / 4, abs=1e-3)
+    assert elasticities["unused"] == 0
 
 
 def test_the_needed_value_gives_the_wanted_number_whether_it_rises_or_falls_and_there_may_be_none():

@@ -167,11 +167,11 @@ def test_variants_take_turns_on_real_ranks_and_a_late_rank_makes_the_other_one_w
     assert timed.facts == {punctual: (0, 1), late: (0, 1)}
     assert all(turn.notes == ["begin", "step", "step"] for turns in timed.rounds[late] for turn in turns)
     parts = [break_down_stages([turn.actions for turn in turns], tp=2) for turns in timed.rounds[late]]
-    assert median_row("waiting_s", [each.tensor_waiting_s for each in parts])["value"] > 0.7 * LATE_S  # mean of 2 and 0
-    assert median_row("transfer_s", [each.tensor_s for each in parts])["value"] < LATE_S / 2
+    assert median_row("waiting_s", [part.tensor_waiting_s for part in parts])["value"] > 0.7 * LATE_S  # mean of 2 and 0
+    assert median_row("transfer_s", [part.tensor_s for part in parts])["value"] < LATE_S / 2
     assert ratio_row("ratio", timed.iterations_s(late), timed.iterations_s(punctual))["low"] > 1
     assert all(seconds >= LATE_S for seconds in timed.iterations_s(late))
-    assert [each.iteration_s / 2 for each in parts] == timed.iterations_s(late)
+    assert [part.iteration_s / 2 for part in parts] == timed.iterations_s(late)
 
 
 def orders(turns):

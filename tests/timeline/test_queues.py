@@ -59,10 +59,10 @@ def test_the_best_of_many_exchanged_chains_is_taken(data):
     chains, others = (data.draw(st.lists(CHAINS, min_size=num, max_size=num)) for _ in range(2))
     choices = data.draw(st.lists(st.lists(st.booleans(), min_size=num, max_size=num), min_size=1, max_size=9))
     by_choice = [
-        [other if taken else own for own, other, taken in zip(chains, others, choice, strict=True)]
+        [other if taken else chain for chain, other, taken in zip(chains, others, choice, strict=True)]
         for choice in choices
     ]
-    wanted = [ends_at(gap_s, each) for each in by_choice]
+    wanted = [ends_at(gap_s, chosen) for chosen in by_choice]
     is_better = min(wanted) < ends_at(gap_s, chains)
     queues = Queues(gap_s, packed(chains))
     assert queues.take_best_(packed(others), np.array(choices)) == (wanted.index(min(wanted)) if is_better else -1)

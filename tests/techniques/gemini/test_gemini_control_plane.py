@@ -444,10 +444,10 @@ def test_ranks_of_several_machines_of_a_computer_have_gpus_of_their_own_or_no_ra
     store, computers = dist.HashStore(), ["a", "a", "b", "a"]
     monkeypatch.setattr(torch.cuda, "device_count", lambda: num_gpus)
 
-    def found(rank, is_available):
+    def gpu_of(rank, is_available):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: is_available)
         monkeypatch.setattr(platform, "node", lambda: computers[rank])
         return own_gpu(store, rank, len(computers))
 
-    assert [found(rank, False) for rank in range(4)] == [None] * 4  # all have said where they are
-    assert [found(rank, True) for rank in range(4)] == gpus
+    assert [gpu_of(rank, False) for rank in range(4)] == [None] * 4  # all have said where they are
+    assert [gpu_of(rank, True) for rank in range(4)] == gpus
