@@ -22,7 +22,7 @@ def test_a_vague_name_is_seen():
     assert sorted(vague_names(tree)) == ["found (line 1)", "one (line 2)", "own (line 3)"]
 
 
-@pytest.mark.parametrize("folder", ["workbench", "examples", "reproductions"])
+@pytest.mark.parametrize("folder", ["workbench", "examples", "reproductions", "tests"])
 def test_variables_say_what_they_hold(folder):
     files = {path: list(vague_names(ast.parse(path.read_text()))) for path in (ROOT / folder).rglob("*.py")}
     assert {str(path): names for path, names in files.items() if names} == {}

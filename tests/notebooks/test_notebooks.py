@@ -10,6 +10,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from papermill import inspect_notebook
+from test_names import vague_names
 
 from workbench.reproduction import Project, load_catalogue
 from workbench.reproduction.notebook_cells import check_parameters, parameter_types, read_notebook
@@ -80,6 +81,12 @@ def test_no_cell_is_longer_than_fifteen_lines_no_function_than_five_and_none_wri
         if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call):
             assert not ast.unparse(last.value.func).startswith("plots."), cell.source
             assert ".set_title" not in ast.unparse(last.value.func), cell.source
+
+
+@named(NOTEBOOKS)
+def test_variables_say_what_they_hold(path):
+    cells = [cell for cell in code_cells(read(path)) if "parameters" not in cell.metadata.get("tags", [])]
+    assert [name for cell in cells for name in vague_names(parsed(cell))] == []
 
 
 @named(NOTEBOOKS)
